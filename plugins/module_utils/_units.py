@@ -4,8 +4,8 @@
 # This module util is PRIVATE to the collection; it can change in any release.
 """systemd units as frozen data, a handful of verbs, and the cgroup v2 files of a unit.
 
-Everything is asked of `systemctl` in as few calls as possible, each with a deadline: a manager that hangs becomes a
-UnitsError that names the call, never a module that hangs with it.
+Everything is asked of `systemctl` in as few calls as possible, each with a deadline: a manager that hangs
+becomes a UnitsError that names the call, never a module that hangs with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Runner = Callable[[Sequence[str], float], Completed]
 
 
 def run_command(argv: Sequence[str], timeout: float) -> Completed:
-    """Run argv and return what it printed; UnitsError after timeout seconds or when there is no such program."""
+    """Run argv and return what it printed; UnitsError after timeout seconds or for a missing program."""
     try:
         child = subprocess.Popen(
             list(argv),
@@ -61,7 +61,7 @@ def run_command(argv: Sequence[str], timeout: float) -> Completed:
     return Completed(child.returncode, out, err)
 
 
-# --- units -----------------------------------------------------------------------------------------------------------
+# --- units ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ def parse_show(text: str) -> list[Unit]:
 
 
 def _blocks(text: str) -> Iterator[_Block]:
-    # A command line may contain newlines, even empty lines. A unit's Id comes after all that is free text, so a block
-    # ends at the first blank line that has an Id before it and a property after it.
+    # A command line may contain newlines, even empty lines. A unit's Id comes after all that is free text, so
+    # a block ends at the first blank line that has an Id before it and a property after it.
     block: _Block = {}
     last: list[str] = []
     lines = text.split("\n")
@@ -223,7 +223,10 @@ _SECONDS = {
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from a time span as systemd prints it (`1min 30s`, `infinity`, `0`); 0 for ''. UnitsError if it is none."""
+    """Seconds from a time span as systemd prints it (`1min 30s`, `infinity`); 0 for ''.
+
+    UnitsError if it is none.
+    """
     if text == "infinity":
         return float("inf")
     total = 0.0
@@ -298,7 +301,7 @@ class Units:
         return done.out
 
 
-# --- cgroup v2 -------------------------------------------------------------------------------------------------------
+# --- cgroup v2 --------------------------------------------------------------------------------------
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 
@@ -316,11 +319,12 @@ def cgroup_version(root: Path = CGROUP_ROOT) -> str:
 
 
 def require_cgroup_v2(root: Path = CGROUP_ROOT) -> None:
-    """UnitsError unless the host has the unified hierarchy: without it, nobody can tell a unit's processes for sure."""
+    """UnitsError unless the host has the unified hierarchy, which alone tells a unit's processes for sure."""
     version = cgroup_version(root)
     if version != "v2":
         raise UnitsError(
-            f"cgroup v2 is needed at {root}, found: {version}; boot the host with systemd.unified_cgroup_hierarchy=1"
+            f"cgroup v2 is needed at {root}, found: {version}; "
+            "boot the host with systemd.unified_cgroup_hierarchy=1"
         )
 
 
@@ -353,7 +357,7 @@ def cgroup_populated(control_group: str, root: Path = CGROUP_ROOT) -> bool:
 
 
 def cgroup_io_bytes(control_group: str, root: Path = CGROUP_ROOT) -> int:
-    """Bytes that the cgroup's processes have read and written on block devices; 0 where nobody counts them."""
+    """Bytes that the cgroup's processes moved from and to block devices; 0 where nobody counts them."""
     if not control_group:
         return 0
     counts = re.findall(r"\b[rw]bytes=(\d+)", _read(cgroup_dir(control_group, root) / "io.stat"))
@@ -361,7 +365,7 @@ def cgroup_io_bytes(control_group: str, root: Path = CGROUP_ROOT) -> int:
 
 
 def cgroup_kill(control_group: str, root: Path = CGROUP_ROOT) -> None:
-    """SIGKILL every process in the cgroup and below it at once; UnitsError where the kernel cannot (before 5.14)."""
+    """SIGKILL all processes in the cgroup and below it at once; UnitsError where the kernel cannot (< 5.14)."""
     require_cgroup_v2(root)
     directory = cgroup_dir(control_group, root)
     try:
@@ -373,7 +377,7 @@ def cgroup_kill(control_group: str, root: Path = CGROUP_ROOT) -> None:
             raise UnitsError(f"cannot kill the cgroup {control_group}: {error.strerror}") from error
         if directory.is_dir():
             raise UnitsError(
-                f"cannot kill the cgroup {control_group} as a whole: no cgroup.kill here, it needs kernel 5.14"
+                f"cannot kill the cgroup {control_group} as a whole: no cgroup.kill here, needs kernel 5.14"
             ) from error
 
 

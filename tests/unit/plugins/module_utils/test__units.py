@@ -35,7 +35,9 @@ ControlGroup=/system.slice/vllm.service
 ExecMainCode=0
 ExecMainStatus=0
 NRestarts=2
-ExecStart={ path=/opt/vllm/bin/vllm ; argv[]=/opt/vllm/bin/vllm serve /models/Kimi-K2.5 --port 8000 ; ignore_errors=no ; start_time=[Mon 2026-11-30 08:00:00 UTC] ; stop_time=[n/a] ; pid=412 ; code=(null) ; status=0/0 }
+ExecStart={ path=/opt/vllm/bin/vllm ; argv[]=/opt/vllm/bin/vllm serve /models/Kimi-K2.5 --port 8000 \
+; ignore_errors=no ; start_time=[Mon 2026-11-30 08:00:00 UTC] ; stop_time=[n/a] \
+; pid=412 ; code=(null) ; status=0/0 }
 EnvironmentFiles=/etc/gpuops/vllm.service.env (ignore_errors=no)
 EnvironmentFiles=/etc/gpuops/vllm.service.secrets (ignore_errors=yes)
 User=vllm
@@ -187,7 +189,7 @@ def test_a_command_is_heard_whatever_it_says() -> None:
     assert (done.rc, done.out) == (3, "a\ufffd\n")
 
 
-# --- cgroups: plain files in a temporary directory stand for the kernel's --------------------------------------------
+# --- cgroups: plain files in a temporary directory stand for the kernel's ---
 
 
 @pytest.fixture
