@@ -147,11 +147,7 @@ def _blocks(text: str) -> Iterator[_Block]:
         if known:
             last = block.setdefault(known.group(1), [])
             last.append(line[known.end() :])
-        elif (
-            not line
-            and "Id" in block
-            and (number + 1 == len(lines) or _PROPERTY_LINE.match(lines[number + 1]))
-        ):
+        elif not line and "Id" in block and (number + 1 == len(lines) or _PROPERTY_LINE.match(lines[number + 1])):
             yield block
             block = {}
         elif last:
@@ -183,9 +179,7 @@ def _unit(block: _Block) -> Unit:
         main_pid=number("MainPID"),
         control_group=text("ControlGroup"),
         exec_start=tuple(commands.group(1).split()) if commands else (),
-        environment_files=tuple(
-            _IGNORE_ERRORS.sub("", value) for value in block.get("EnvironmentFiles", []) if value
-        ),
+        environment_files=tuple(_IGNORE_ERRORS.sub("", value) for value in block.get("EnvironmentFiles", []) if value),
         stop_timeout=parse_duration(text("TimeoutStopUSec")),
         kill_mode=text("KillMode"),
         send_sigkill=text("SendSIGKILL") != "no",
@@ -288,9 +282,7 @@ class Units:
         self._systemctl("disable", "--quiet", "--", name)
 
     def _show(self, patterns: Sequence[str]) -> list[Unit]:
-        return parse_show(
-            self._systemctl("show", "--all", "--property=" + ",".join(_PROPERTIES), "--", *patterns)
-        )
+        return parse_show(self._systemctl("show", "--all", "--property=" + ",".join(_PROPERTIES), "--", *patterns))
 
     def _systemctl(self, *arguments: str) -> str:
         argv = ["systemctl", "--no-pager", "--no-ask-password", *arguments]
@@ -323,8 +315,7 @@ def require_cgroup_v2(root: Path = CGROUP_ROOT) -> None:
     version = cgroup_version(root)
     if version != "v2":
         raise UnitsError(
-            f"cgroup v2 is needed at {root}, found: {version}; "
-            "boot the host with systemd.unified_cgroup_hierarchy=1"
+            f"cgroup v2 is needed at {root}, found: {version}; boot the host with systemd.unified_cgroup_hierarchy=1"
         )
 
 

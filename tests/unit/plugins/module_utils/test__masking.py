@@ -72,9 +72,7 @@ def test_secrets_where_they_usually_stand(text: str, masked: str) -> None:
 
 
 def test_known_values_are_hidden_wherever_they_stand() -> None:
-    assert (
-        mask_text("tell swordfish42 and swordfish", ["swordfish", "swordfish42"]) == f"tell {MASK} and {MASK}"
-    )
+    assert mask_text("tell swordfish42 and swordfish", ["swordfish", "swordfish42"]) == f"tell {MASK} and {MASK}"
 
 
 def test_a_value_too_short_to_be_a_secret_does_not_blot_out_the_output() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from ansible_collections.gpuops.inference.plugins.module_utils._units import (
     Completed,
     Units,
@@ -137,9 +138,7 @@ def test_an_answer_for_fewer_units_is_refused() -> None:
 
 def test_failures_carry_the_words_of_systemctl() -> None:
     with pytest.raises(UnitsError, match=r"`systemctl start --no-block -- nope` failed: .*not found"):
-        Units(Systemctl(rc=5, err="Failed to start nope.service:\n Unit nope.service not found.\n")).start(
-            "nope"
-        )
+        Units(Systemctl(rc=5, err="Failed to start nope.service:\n Unit nope.service not found.\n")).start("nope")
 
 
 def test_verbs_never_wait_for_jobs_and_never_take_a_name_for_an_option() -> None:
@@ -205,9 +204,7 @@ def root(tmp_path: Path) -> Path:
         (directory / "cgroup.procs").write_text(pids)
     (unit / "cgroup.events").write_text("populated 1\nfrozen 0\n")
     (unit / "cgroup.kill").write_text("")
-    (unit / "io.stat").write_text(
-        "8:0 rbytes=100 wbytes=20 rios=1 wios=1 dbytes=7 dios=0\n259:0 rbytes=3 wbytes=0\n"
-    )
+    (unit / "io.stat").write_text("8:0 rbytes=100 wbytes=20 rios=1 wios=1 dbytes=7 dios=0\n259:0 rbytes=3 wbytes=0\n")
     return tmp_path
 
 
