@@ -15,6 +15,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +54,13 @@ def run_command(argv: Sequence[str], timeout: float) -> Completed:
     try:
         out, err = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        # Not waited for: a client of a stuck manager may be stuck as well.
+        # Waited for only briefly: a client of a stuck manager may be stuck as well.
         child.kill()
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=1)
         raise UnitsError(
             f"`{shlex.join(argv)[:256]}` did not answer within {timeout:g} s: the service manager hangs"
         ) from None
