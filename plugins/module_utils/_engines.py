@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 # This module util is PRIVATE to the collection; it can change in any release.
-"""What is known of each engine, in one place: how its processes look, what its arguments mean."""
+"""What is known of each engine, in one place: how its processes look, what its arguments mean, what it says and answers.
+
+Log lines, endpoints and metrics were read in vLLM 0.15 to 0.33 and SGLang 0.5.9 to 0.5.23.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,86 @@ COMM_LENGTH = 15
 """TASK_COMM_LEN - 1: the kernel cuts process names here."""
 
 
+PROGRESS = re.compile(r"(?:shards|Streamer|loader):\s+\d+% Completed \| (?P<done>\d+)/(?P<total>\d+) \[")
+"""A step of the weight loading bar, which both engines print in the same words."""
+
+ACCESS_LOG = re.compile(r"\"(?:GET|POST) /\S* HTTP/")
+"""A request somebody made, we included: no sign of progress."""
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """A log line that shows how far a start has come."""
+
+    line: re.Pattern[str]
+    phase: str
+    """What the engine does from here on, in words that fit after `while`."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A log line that explains a failed start."""
+
+    line: re.Pattern[str]
+    reason: str
+    """In words; {names} are the named groups of the line."""
+    final: bool = False
+    """After this line the start is lost even where the engine does not exit. Other causes may be overcome."""
+    vague: bool = False
+    """It says only that something failed: a better cause, before it or after it, is shown instead."""
+
+
+def _causes(*table: tuple[str, str], final: bool = False, vague: bool = False) -> tuple[Cause, ...]:
+    return tuple(Cause(re.compile(line), reason, final, vague) for line, reason in table)
+
+
+def _milestones(*table: tuple[str, str]) -> tuple[Milestone, ...]:
+    return tuple(Milestone(re.compile(line), phase) for line, phase in table)
+
+
+LOADING = "loading weights"
+JOINING = "joining the GPUs"
+ANSWERING = "answering"
+
+CAUSES = _causes(
+    # systemd, about a unit that did not get as far as its engine
+    (r"Failed to locate executable (?P<what>[^:]+)", "the unit's program {what} does not exist"),
+    (r"Failed at step (?P<step>\w+) spawning (?P<what>[^:]+): (?P<why>.*)", "cannot run {what} ({step}): {why}"),
+    (r"Failed to load environment files: (?P<why>.*)", "the unit's environment file cannot be read: {why}"),
+    (r"(?:has been|was) killed by the OOM killer", "the kernel killed it: the host ran out of memory"),
+    # the GPUs
+    (
+        r"CUDA out of memory.*?Process (?P<pid>\d+) has (?P<held>[\d.]+ \w+) memory in use",
+        "a GPU ran out of memory and process {pid} holds {held} of it: the GPUs were not drained",
+    ),
+    (
+        r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)",
+        "a GPU ran out of memory (tried to allocate {size}): the model does not fit, or somebody holds memory",
+    ),
+    (r"CUDA out of memory", "a GPU ran out of memory: the model does not fit, or somebody holds memory"),
+    (r"no kernel image is available", "the engine was built without kernels for this GPU (no kernel image)"),
+    (r"NCCL error(?: in)?:?\s*(?P<why>.*)", "NCCL failed: {why}"),
+    # the host
+    (
+        r"Insufficient space in /dev/shm.*?: (?P<need>.*? required), (?P<free>.*? free)",
+        "/dev/shm is full: {need}, {free}; leftovers of killed engines fill it",
+    ),
+    (r"No space left on device.*/dev/shm|/dev/shm.*No space left", "/dev/shm is full"),
+    (r"No space left on device", "a file system is full"),
+    # the command line and what it names
+    (
+        r": error: (?P<what>(?:unrecognized|ambiguous|invalid|unknown|argument|the following|one of) .*)",
+        "the engine refuses its command line: {what}",
+    ),
+    (r"ModuleNotFoundError: (?P<what>.*)", "the engine is not installed whole: {what}"),
+    (r"FileNotFoundError: (?P<what>.*)", "a file is missing: {what}"),
+    (r"PermissionError: (?P<what>.*)", "the unit's user may not do it: {what}"),
+    (r"(?P<what>Can't load the (?:configuration|model|tokenizer) .*)", "the model cannot be read: {what}"),
+    (r"(?P<what>.*(?:HFValidationError|is not a local folder and is not a valid model).*)", "no such model: {what}"),
+)
+"""Causes in the words of systemd, Python, torch and CUDA, whatever the engine."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """One inference server program."""
@@ -40,6 +123,19 @@ class Engine:
     default_port: int
     profiler_flags: tuple[str, ...]
     """Arguments and environment variables that make it a profiling run."""
+    key_variables: tuple[str, ...]
+    """Environment variables that hold the key its clients must show."""
+    running_metric: str
+    waiting_metric: str
+    served_metric: str
+    """Gauges of requests running and waiting, and the counter of requests answered; sum over labels."""
+    milestones: tuple[Milestone, ...]
+    causes: tuple[Cause, ...]
+    """Tried in this order, before CAUSES."""
+    health_path: str = "/health"
+    models_path: str = "/v1/models"
+    completion_path: str = "/v1/completions"
+    metrics_path: str = "/metrics"
 
 
 ENGINES: dict[str, Engine] = {
@@ -54,6 +150,43 @@ ENGINES: dict[str, Engine] = {
         model_flags=("--model",),
         default_port=8000,
         profiler_flags=("--profiler-config", "VLLM_TORCH_PROFILER_DIR"),
+        key_variables=("VLLM_API_KEY",),
+        running_metric="vllm:num_requests_running",
+        waiting_metric="vllm:num_requests_waiting",
+        served_metric="vllm:request_success_total",
+        milestones=_milestones(
+            (r"vLLM is using nccl==", JOINING),
+            (r"Starting to load model ", LOADING),
+            (r"Loading weights took ", "preparing the model"),
+            (r"Model loading took ", "profiling memory"),
+            (r"KV cache size: ", "warming up"),
+            (r"init engine \(.*\) took ", "starting the API server"),
+            (r"Application startup complete", ANSWERING),
+        ),
+        causes=(
+            *_causes(
+                (
+                    r"Free memory on device (?P<gpu>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less",
+                    "somebody holds GPU memory: {free} of {total} GiB are free on {gpu}; the GPUs were not drained",
+                ),
+                (
+                    r"No available memory for the cache blocks",
+                    "no GPU memory is left for the KV cache: somebody holds memory, or gpu-memory-utilization is too low",
+                ),
+                (
+                    r"To serve at least one request with the model's max seq len",
+                    "the KV cache does not hold one request of the full length: lower max-model-len",
+                ),
+                (r"\[Errno 98\]", "its port is taken"),
+            ),
+            *_causes(
+                (r"EngineCore failed to start", "the engine core failed to start"),
+                (r"Engine core initialization failed", "the engine core failed to start"),
+                (r"WorkerProc failed to start", "a worker failed to start"),
+                final=True,
+                vague=True,
+            ),
+        ),
     ),
     "sglang": Engine(
         name="sglang",
@@ -66,6 +199,39 @@ ENGINES: dict[str, Engine] = {
         model_flags=("--model-path", "--model"),
         default_port=30000,
         profiler_flags=("SGLANG_TORCH_PROFILER_DIR",),
+        key_variables=("SGLANG_API_KEY",),
+        running_metric="sglang:num_running_reqs",
+        waiting_metric="sglang:num_queue_reqs",
+        served_metric="sglang:num_requests_total",
+        milestones=_milestones(
+            (r"Init (?:parallel|torch distributed) begin", JOINING),
+            (r"Load weight begin", LOADING),
+            (r"Load weight end", "allocating the KV cache"),
+            (r"KV Cache is allocated", "warming up"),
+            (r"Capture .*graph.* begin", "capturing graphs"),
+            (r"Uvicorn running on", "warming up"),
+            (r"The server is fired up and ready to roll", ANSWERING),
+        ),
+        causes=(
+            *_causes(
+                (
+                    r"The memory capacity is unbalanced",
+                    "somebody holds memory on some of the GPUs: the GPUs were not drained",
+                ),
+                (
+                    r"Not enough memory\. Please try to increase --mem-fraction-static",
+                    "no GPU memory is left for the KV cache: somebody holds memory, or mem-fraction-static is too low",
+                ),
+            ),
+            # It notices only after the whole load, and then hangs with its memory held.
+            *_causes((r"\[Errno 98\]", "its port is taken"), final=True),
+            *_causes(
+                (r"Scheduler hit an exception", "a scheduler failed"),
+                (r"Received sigquit from a child process", "a child process failed"),
+                final=True,
+                vague=True,
+            ),
+        ),
     ),
 }
 
@@ -84,7 +250,7 @@ def recognise(argv: Sequence[str], executable: str) -> Optional[Recognition]:
     argv is the command line as the kernel holds it, executable the path of the running program. Only whole
     words in their places count: `tail -f vllm.log` and `vim vllm serve` are not engines.
     """
-    if not argv or not PYTHON_NAME.match(_base(executable)):
+    if not argv or not is_python(executable):
         return None
     for engine in ENGINES.values():
         if engine.title.match(argv[0]):
@@ -95,7 +261,7 @@ def recognise(argv: Sequence[str], executable: str) -> Optional[Recognition]:
 def recognise_command(argv: Sequence[str]) -> Optional[Recognition]:
     """Tell which engine a command line starts, be it a running process's or a unit's ExecStart."""
     words = list(argv)
-    if words and PYTHON_NAME.match(_base(words[0])):
+    if words and is_python(words[0]):
         words = _after_interpreter_options(words)
         if words[:1] == ["-m"]:
             for engine in ENGINES.values():
@@ -109,6 +275,11 @@ def recognise_command(argv: Sequence[str]) -> Optional[Recognition]:
     return None
 
 
+def is_python(path: str) -> bool:
+    """Whether a program is a Python interpreter, as every process of both engines is."""
+    return PYTHON_NAME.match(_base(path)) is not None
+
+
 def recognise_comm(comm: str) -> Optional[Recognition]:
     """The same from the kernel's short name alone, where the command line could not be read."""
     for engine in ENGINES.values():
@@ -120,8 +291,7 @@ def recognise_comm(comm: str) -> Optional[Recognition]:
 def is_multiprocessing_child(argv: Sequence[str]) -> bool:
     """Whether this is one of CPython's helper processes, which engines leave behind without a title."""
     return any(
-        flag == "-c" and MULTIPROCESSING_CHILD.match(program) is not None
-        for flag, program in zip(argv[1:6], argv[2:7])
+        flag == "-c" and MULTIPROCESSING_CHILD.match(program) is not None for flag, program in zip(argv[1:6], argv[2:7])
     )
 
 
