@@ -12,7 +12,8 @@ RUN = Path("/run/gpuops")
 """Volatile state, root 0700: gone after a reboot, as the processes it speaks of are."""
 LOCK = RUN / "lock"
 HOLDS = RUN / "hold"
-WORKER = RUN / "worker.json"
+WORKERS = RUN / "workers"
+"""A note per running query process; one that is left speaks of a process that got stuck."""
 
 STATE = Path("/var/lib/gpuops")
 """Lasting state, root 0700: what a second run must find after a reboot."""
