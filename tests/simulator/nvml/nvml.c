@@ -1,0 +1,1 @@
+int nvmlInit_v2(void); int nvmlInit_v2(void) { return 9; }
