@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 # This module util is PRIVATE to the collection; it can change in any release.
-"""What is known of each engine, in one place: how its processes look, what its arguments mean, what it says and answers.
+"""What is known of each engine, in one place: how its processes look, what its arguments mean, what it says.
 
 Log lines, endpoints and metrics were read in vLLM 0.15 to 0.33 and SGLang 0.5.9 to 0.5.23.
 """
@@ -171,7 +171,7 @@ ENGINES: dict[str, Engine] = {
                 ),
                 (
                     r"No available memory for the cache blocks",
-                    "no GPU memory is left for the KV cache: somebody holds memory, or gpu-memory-utilization is too low",
+                    "no GPU memory is left for the KV cache: somebody holds some, or gpu-memory-utilization is too low",
                 ),
                 (
                     r"To serve at least one request with the model's max seq len",
@@ -220,7 +220,7 @@ ENGINES: dict[str, Engine] = {
                 ),
                 (
                     r"Not enough memory\. Please try to increase --mem-fraction-static",
-                    "no GPU memory is left for the KV cache: somebody holds memory, or mem-fraction-static is too low",
+                    "no GPU memory is left for the KV cache: somebody holds some, or mem-fraction-static is too low",
                 ),
             ),
             # It notices only after the whole load, and then hangs with its memory held.

@@ -119,7 +119,13 @@ class Unit:
     @property
     def running(self) -> bool:
         """Processes of the unit may exist: it is neither at rest nor waiting for an automatic restart."""
-        return self.active_state not in ("inactive", "failed") and self.sub_state != "auto-restart"
+        return self.active_state not in ("inactive", "failed") and not self.restarting
+
+    @property
+    def restarting(self) -> bool:
+        """It failed and waits for its automatic restart."""
+        # systemd 254 split this state: auto-restart and auto-restart-queued.
+        return self.sub_state.startswith("auto-restart")
 
 
 _PROPERTIES = (

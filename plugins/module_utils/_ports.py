@@ -1,0 +1,98 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# This module util is PRIVATE to the collection; it can change in any release.
+"""Who listens on a TCP port, from /proc alone and without anything that can block."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+PROC = Path("/proc")
+
+_LISTEN = "0A"
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A process that listens; pid 0 where it cannot be seen (another pid namespace, or the kernel itself)."""
+
+    pid: int
+    comm: str
+    cgroup: str
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "a process that cannot be seen from here"
+        unit = self.cgroup.rstrip("/").rpartition("/")[2]
+        return f"{self.comm} (pid {self.pid}" + (f", {unit})" if unit else ")")
+
+
+def listeners(port: int, host: str = "0.0.0.0", proc: Path = PROC) -> list[Listener]:
+    """Processes that keep somebody else from listening on host and port. Host is an address, or `localhost`."""
+    inodes = {inode for address, inode in _sockets(port, proc) if _collide(address, host)}
+    if not inodes:
+        return []
+    found = list(_owners(inodes, proc))
+    return found or [Listener(0, "", "")]
+
+
+def _sockets(port: int, proc: Path) -> Iterator[tuple[str, str]]:
+    for table in ("net/tcp", "net/tcp6"):
+        try:
+            lines = (proc / table).read_text(encoding="ascii").splitlines()[1:]
+        except FileNotFoundError:
+            # A kernel without IPv6.
+            continue
+        for line in lines:
+            fields = line.split()
+            address, _, number = fields[1].rpartition(":")
+            if fields[3] == _LISTEN and int(number, 16) == port:
+                yield _address(address), fields[9]
+
+
+def _address(text: str) -> str:
+    # Words of four bytes in the machine's order.
+    words = struct.unpack(f">{len(text) // 8}I", bytes.fromhex(text))
+    address = ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _collide(bound: str, wanted: str) -> bool:
+    wanted = {"localhost": "127.0.0.1", "": "0.0.0.0"}.get(wanted, wanted)
+    any_address = ("0.0.0.0", "::")
+    return bound in any_address or wanted in any_address or bound == wanted
+
+
+def _owners(inodes: set[str], proc: Path) -> Iterator[Listener]:
+    links = {f"socket:[{inode}]" for inode in inodes}
+    for directory in proc.iterdir():
+        # Processes come and go under our eyes.
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if directory.name.isdigit() and any(_link(fd) in links for fd in (directory / "fd").iterdir()):
+                yield Listener(
+                    pid=int(directory.name),
+                    comm=(directory / "comm").read_text(encoding="utf-8", errors="replace").strip(),
+                    cgroup=_cgroup(directory),
+                )
+
+
+def _link(fd: Path) -> Optional[str]:
+    try:
+        return os.readlink(fd)
+    except OSError:
+        return None
+
+
+def _cgroup(directory: Path) -> str:
+    for line in (directory / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("0::"):
+            return line[3:]
+    return ""
