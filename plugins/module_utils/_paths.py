@@ -12,6 +12,7 @@ RUN = Path("/run/gpuops")
 """Volatile state, root 0700: gone after a reboot, as the processes it speaks of are."""
 LOCK = RUN / "lock"
 HOLDS = RUN / "hold"
+PROGRESS = RUN / "progress"
 WORKERS = RUN / "workers"
 """A note per running query process; one that is left speaks of a process that got stuck."""
 
