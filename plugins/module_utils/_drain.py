@@ -1,0 +1,363 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# This module util is PRIVATE to the collection; it can change in any release.
+"""The drain: plan, refuse or hold, stop engine units, end what is left, prove release. Plan and act are apart."""
+
+from __future__ import annotations
+
+import math
+import signal
+import socket
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Optional
+
+from ansible_collections.gpuops.inference.plugins.module_utils._ending import Ended, Ending, Pinned
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import Holds
+from ansible_collections.gpuops.inference.plugins.module_utils._holders import Process, read_process, wait_channel
+from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
+    Judged,
+    Plan,
+    Policy,
+    is_up,
+    judge,
+    make_plan,
+    protection_of,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._release import Identity, Verdict, Watch, verdict_of
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
+    EngineUnit,
+    Snapshot,
+    load_units,
+    take_snapshot,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._units import (
+    Unit,
+    Units,
+    cgroup_kill,
+    cgroup_pids,
+    cgroup_populated,
+)
+
+POLL = 0.05
+"""Seconds between two looks at cgroup.events: a file read, nothing more."""
+STATE_POLL = 0.5
+"""Seconds between two questions to systemd while a unit stops; EMPTY_POLL once its cgroup is empty."""
+EMPTY_POLL = 0.1
+SETTLE = 10.0
+"""Seconds that memory without a holder, or a dying process, is given before it counts as leaked or unkillable."""
+LOADING_GRACE = 10.0
+"""Seconds for an engine that never answered: it serves nobody, and a loading vLLM loses its one SIGTERM."""
+ROUNDS = 4
+"""Plans in one call: the first, and three for what appears while it acts. More than that is a respawner."""
+CONNECT = 1.0
+"""Seconds to find out on loopback whether an engine listens."""
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """All in seconds. `stop` None takes each unit's own TimeoutStopSec, at most STOP_CAP."""
+
+    STOP_CAP = 120.0
+
+    stop: Optional[float] = None
+    term: float = 15.0
+    kill: float = 60.0
+    release: float = 120.0
+    stable_for: float = 3.0
+
+    def of(self, unit: Unit) -> float:
+        return min(unit.stop_timeout, self.STOP_CAP) if self.stop is None else self.stop
+
+
+@dataclass
+class Story:
+    """What happened, filled in as it happens, so that a failure half-way tells all of it."""
+
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    stopped_units: list[dict[str, Any]] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    held_units: list[str] = field(default_factory=list)
+    lifted_units: list[str] = field(default_factory=list)
+    survivors: list[dict[str, Any]] = field(default_factory=list)
+    verdicts: Mapping[int, Verdict] = field(default_factory=dict)
+    released: bool = False
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.stopped_units or self.ended or set(self.held_units) - set(self.lifted_units))
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[list[str]]:
+        """Time a stage and collect what it did, also when it fails."""
+        began = time.monotonic()
+        actions: list[str] = []
+        try:
+            yield actions
+        finally:
+            self.stages.append({"name": name, "seconds": round(time.monotonic() - began, 3), "actions": actions})
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "changed": self.changed,
+            "stages": self.stages,
+            "stopped_units": self.stopped_units,
+            "ended": [asdict(ended) for ended in self.ended],
+            "held_units": [unit for unit in self.held_units if unit not in self.lifted_units],
+            "survivors": self.survivors,
+            "verdicts": {str(index): verdict.as_dict() for index, verdict in sorted(self.verdicts.items())},
+            "released": self.released,
+        }
+
+
+class Drain:
+    """One drain of one host. Look first (`plan`), then `act` on it; nothing is touched before `act`."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        timeouts: Timeouts,
+        probe: Probe,
+        units: Units,
+        holds: Holds,
+        journal: Journal,
+        reason: str,
+        who: str,
+    ) -> None:
+        self.policy = policy
+        self.timeouts = timeouts
+        self.probe = probe
+        self.units = units
+        self.holds = holds
+        self.journal = journal
+        self.reason = reason
+        self.who = who
+        self.story = Story()
+        self.snapshot = Snapshot(GpuReading(), {}, {}, {})
+        self.last_judged: tuple[Judged, ...] = ()
+        self.known: frozenset[Identity] = frozenset()
+        self.stuck_units: set[str] = set()
+
+    def plan(self) -> Plan:
+        """Look until what may settle by itself has settled. Raises GpuSelectionError, UnitsError."""
+        deadline = time.monotonic() + SETTLE
+        with self.story.stage("plan") as actions:
+            while True:
+                plan = make_plan(self._look(), self.policy)
+                if not plan.unsettled or plan.refusals or time.monotonic() >= deadline:
+                    break
+                time.sleep(STATE_POLL)
+            actions.extend(plan.steps())
+        self.known = frozenset(process.identity for process in self.snapshot.processes.values())
+        return plan
+
+    def act(self, plan: Plan, keep_hold: bool) -> None:
+        """Carry the plan out, and what follows from it, until all is proven free or nothing more may be done."""
+        for number in (signal.SIGHUP, signal.SIGPIPE):
+            # A cut connection must not stop a host half-way; what is left of the stage has its own deadline.
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            self._act(plan, keep_hold)
+        finally:
+            if not keep_hold:
+                self._lift()
+            self.last_judged = judge(self._look(), self.policy)
+
+    def _act(self, plan: Plan, keep_hold: bool) -> None:
+        if plan.acts or keep_hold:
+            self._hold(plan)
+        for _round in range(ROUNDS):
+            if self._more_to_do(plan):
+                self._stop(plan)
+                self._end(plan)
+                plan = make_plan(self._look(), self.policy)
+                if self._more_to_do(plan):
+                    continue
+            if self._prove(plan):
+                return
+            plan = make_plan(self._look(), self.policy)
+            if not self._more_to_do(plan):
+                return
+        self._prove(plan)
+
+    def _look(self) -> Snapshot:
+        self.snapshot = take_snapshot(self.probe, load_units(self.units, self.policy.units), self.policy.units)
+        return self.snapshot
+
+    def _more_to_do(self, plan: Plan) -> bool:
+        """Whether the plan has steps that were not tried already: nobody is sent SIGKILL twice."""
+        tried = {survivor["pid"] for survivor in self.story.survivors}
+        return bool(set(plan.stop) - self.stuck_units or any(set(ending.members) - tried for ending in plan.end))
+
+    def _hold(self, plan: Plan) -> None:
+        with self.story.stage("hold") as actions:
+            placed = self.holds.place(plan.hold, self.reason, self.who)
+            self.story.held_units = placed
+            if placed:
+                self.units.daemon_reload()
+            actions.extend(f"hold {unit}" for unit in placed)
+
+    def _lift(self) -> None:
+        """Lift what this call placed; a hold that stood before is its owner's."""
+        if self.story.held_units:
+            with self.story.stage("lift") as actions:
+                self.story.lifted_units = self.holds.lift(self.story.held_units)
+                self.units.daemon_reload()
+                actions.extend(f"lift the hold of {unit}" for unit in self.story.lifted_units)
+
+    # --- engine units -------------------------------------------------------------------------------------------------
+
+    def _stop(self, plan: Plan) -> None:
+        if not plan.stop:
+            return
+        with self.story.stage("stop units") as actions:
+            began = time.monotonic()
+            waiting = {name: self.snapshot.units[name].unit for name in plan.stop}
+            deadlines = {
+                name: began
+                + min(self.timeouts.of(unit), math.inf if _listens(self.snapshot.units[name]) else LOADING_GRACE)
+                for name, unit in waiting.items()
+            }
+            self.journal.send(f"Stopping {', '.join(plan.stop)}: {self.reason}", units=" ".join(plan.stop))
+            self.units.stop(plan.stop)
+            killed: set[str] = set()
+            asked = began
+            while waiting:
+                now = time.monotonic()
+                emptied = [name for name, unit in waiting.items() if not cgroup_populated(unit.control_group)]
+                if now - asked >= (EMPTY_POLL if emptied else STATE_POLL):
+                    asked = now
+                    for name, unit in self.units.show(list(waiting)).items():
+                        if not is_up(unit) and not unit.job:
+                            del waiting[name]
+                            self._stopped(name, now - began, name in killed, actions)
+                for name in [name for name in waiting if now >= deadlines[name]]:
+                    if name in killed:
+                        del waiting[name]
+                        self.stuck_units.add(name)
+                        actions.append(f"{name} did not end within {self.timeouts.kill:g} s of SIGKILL")
+                        continue
+                    self._kill_cgroup(waiting[name], actions)
+                    killed.add(name)
+                    deadlines[name] = now + self.timeouts.kill
+                time.sleep(POLL)
+
+    def _stopped(self, name: str, seconds: float, killed: bool, actions: list[str]) -> None:
+        self.story.stopped_units.append({"unit": name, "seconds": round(seconds, 3), "killed": killed})
+        actions.append(f"{name} stopped after {seconds:.1f} s" + (", its cgroup killed" if killed else ""))
+
+    def _kill_cgroup(self, unit: Unit, actions: list[str]) -> None:
+        """SIGKILL the whole cgroup, after a last look that nobody in it is to be spared."""
+        snapshot = self._look()
+        members = cgroup_pids(unit.control_group)
+        spared = members & (
+            snapshot.ours | {pid for pid, seen in snapshot.seen.items() if protection_of(seen, snapshot, self.policy)}
+        )
+        if spared:
+            actions.append(f"{unit.name} was not killed: pid {min(spared)} in its cgroup is protected")
+            return
+        self.journal.send(f"Killing the cgroup of {unit.name}: it did not stop in time", unit=unit.name)
+        cgroup_kill(unit.control_group)
+
+    # --- single processes ---------------------------------------------------------------------------------------------
+
+    def _end(self, plan: Plan) -> None:
+        if not plan.end:
+            return
+        by_pid = {item.seen.process.pid: item for item in plan.judged}
+        members = [by_pid[pid].seen.process for ending in plan.end for pid in ending.members]
+        with self.story.stage("end processes") as actions, Ending(members) as ending:
+
+            def told(name: str, pinned: Pinned) -> None:
+                process = pinned.process
+                why = by_pid[process.pid].why
+                self.journal.send(
+                    f"{name} to {process.comm} (pid {process.pid}): {why}", target_pid=str(process.pid), signal=name
+                )
+
+            term = {pid for group in plan.end for pid in group.term}
+            ending.end(term, self.timeouts.term, self.timeouts.kill, told)
+            self.story.ended.extend(ending.ended)
+            self.story.survivors = [_survivor(process) for process in ending.survivors]
+            actions.extend(
+                f"{ended.name} (pid {ended.pid}) gone after {ended.seconds:.1f} s, {ended.signal or 'with the others'}"
+                for ended in ending.ended
+            )
+
+    # --- proof --------------------------------------------------------------------------------------------------------
+
+    def _prove(self, plan: Plan) -> bool:
+        with self.story.stage("release") as actions:
+            did_something = bool(self.story.stopped_units or self.story.ended)
+            watch = release_watch(
+                self.probe, self.snapshot, plan, self.policy, self.timeouts, self.known, did_something
+            )
+            try:
+                self.story.released = watch.wait() and not plan.missing
+            finally:
+                self.story.verdicts = watch.verdicts
+                actions.extend(f"GPU {index}: {seen.verdict}" for index, seen in sorted(watch.verdicts.items()))
+        return self.story.released
+
+
+def release_watch(
+    probe: Probe,
+    snapshot: Snapshot,
+    plan: Plan,
+    policy: Policy,
+    timeouts: Timeouts,
+    known: Collection[Identity],
+    wait_stable: bool,
+) -> Watch:
+    """A watch over the plan's GPUs. Units are not asked again: only GPUs and processes can change the verdict.
+
+    known holds the processes that were there before; wait_stable False takes the first clean look as proof, which is
+    right where nothing was ended.
+    """
+    loaded = {name: engine_unit.unit for name, engine_unit in snapshot.units.items()}
+    wanted = {gpu.index for gpu in plan.gpus}
+
+    def look(stuck: Collection[Identity]) -> tuple[dict[int, Verdict], set[Identity]]:
+        now = take_snapshot(probe, loaded)
+        judged = judge(now, policy)
+        shown = {gpu.index: gpu for gpu in now.reading.gpus}
+        verdicts = {
+            gpu.index: verdict_of(shown.get(gpu.index, gpu), now, judged, policy.threshold_mib, known, stuck)
+            for gpu in plan.gpus
+        }
+        return verdicts, {
+            item.seen.process.identity
+            for item in judged
+            if item.seen.sigkill_pending and wanted & (set(item.seen.used) | item.seen.attached)
+        }
+
+    return Watch(look, timeouts.stable_for if wait_stable else 0.0, timeouts.release, timeouts.kill)
+
+
+def _survivor(process: Process) -> dict[str, Any]:
+    now = read_process(process.pid) or process
+    return {
+        "pid": process.pid,
+        "start": process.start,
+        "name": process.comm,
+        "state": now.state,
+        "waits_in": wait_channel(process.pid),
+        "why": "does not die of SIGKILL: only a GPU reset or a reboot frees what it holds",
+    }
+
+
+def _listens(engine_unit: EngineUnit) -> bool:
+    """Whether the engine ever came up: both answer on their port only once the model is loaded."""
+    where = serving(engine_unit.engine, engine_unit.unit.exec_start)
+    try:
+        with socket.create_connection((where.host, where.port), timeout=CONNECT):
+            return True
+    except OSError:
+        return False

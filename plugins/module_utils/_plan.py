@@ -1,0 +1,430 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# This module util is PRIVATE to the collection; it can change in any release.
+"""From a snapshot and a policy to what would be done, with the reason for each step. Pure: touches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import is_multiprocessing_child
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, select_gpus
+from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command, printable
+from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
+    CONTAINER,
+    JOB,
+    POD,
+    USER_UNIT,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Seen, Snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit
+
+TARGET = "target"
+ORPHAN = "orphan"
+OBSERVER = "observer"
+FOREIGN = "foreign"
+UNKNOWN = "unknown"
+PROTECTED = "protected"
+
+INSTEAD = {
+    CONTAINER: "stop it with its runtime (docker stop, podman stop, nerdctl stop)",
+    POD: "delete or evict the pod (kubectl drain NODE), its node agent would start it again",
+    JOB: "cancel the job (scancel JOB)",
+    USER_UNIT: "stop the user's service (systemctl --user -M UID@ stop UNIT)",
+}
+"""What an operator runs where the owner is of a kind this module does not stop."""
+
+SSHD = ("sshd", "sshd-session", "sshd-auth")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the caller allows."""
+
+    gpus: tuple[str, ...] = ("all",)
+    gpu_count: int = 0
+    """How many GPUs the host must have; 0 counts the nodes in /dev."""
+    units: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ("vllm", "sglang")
+    end_foreign: bool = False
+    protect: tuple[str, ...] = ()
+    force: bool = False
+    threshold_mib: int = 512
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A process, what it is to this drain, and what is done with it."""
+
+    seen: Seen
+    cls: str
+    why: str
+    group: str = ""
+    """The engine instance it belongs to: its unit, or `pid N` of the topmost process."""
+    unit: str = ""
+    action: str = "leave"
+
+    def as_dict(self) -> dict[str, Any]:
+        process = self.seen.process
+        return {
+            "pid": process.pid,
+            "start": process.start,
+            "age": round(self.seen.age, 1),
+            "uid": process.uid,
+            "comm": process.comm,
+            "command": command_text(self.seen),
+            "state": process.state,
+            "gpus_used": sorted(self.seen.used),
+            "gpus_attached": sorted(self.seen.attached),
+            "memory_mib": {str(index): mib for index, mib in sorted(self.seen.used.items())},
+            "owner": self.seen.owner.as_dict(),
+            "unit": self.unit,
+            "engine": self.seen.recognition.engine if self.seen.recognition else "",
+            "class": self.cls,
+            "action": self.action,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Processes of one engine instance (or one foreign holder): who gets SIGTERM, and all that must be gone after."""
+
+    name: str
+    term: tuple[int, ...]
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a drain would do, in order: hold, stop units, end processes. Refusals mean that nothing is done."""
+
+    gpus: tuple[Gpu, ...]
+    judged: tuple[Judged, ...]
+    hold: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    end: tuple[Ending, ...] = ()
+    refusals: tuple[str, ...] = ()
+    unsettled: tuple[str, ...] = ()
+    """Refusals that may pass by themselves in a moment: memory on its way back, a process that is dying."""
+    missing: tuple[str, ...] = ()
+    """Said where the host shows another number of GPUs than it should have."""
+
+    @property
+    def acts(self) -> bool:
+        return bool(self.stop or self.end)
+
+    def steps(self) -> list[str]:
+        """The plan in words, one line a step."""
+        by_pid = {judged.seen.process.pid: judged for judged in self.judged}
+        ends = [
+            f"end {ending.name} ({len(ending.members)} process{'es' * (len(ending.members) > 1)}): "
+            + by_pid[ending.members[0]].why
+            for ending in self.end
+        ]
+        return [*(f"hold {unit}" for unit in self.hold), *(f"stop {unit}" for unit in self.stop), *ends]
+
+
+def command_text(seen: Seen) -> str:
+    """A command line fit for a result; the kernel's name in brackets where it could not be read."""
+    return mask_command(seen.argv) if seen.argv else f"[{printable(seen.process.comm)}]"
+
+
+def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Judge every process and say what is to be done. Raises GpuSelectionError for a GPU that does not exist."""
+    gpus = select_gpus(snapshot.reading, policy.gpus)
+    selected = frozenset(gpu.index for gpu in gpus)
+    whole_host = selected == {gpu.index for gpu in snapshot.reading.gpus}
+    judged = judge(snapshot, policy)
+    scope = _groups_in_scope(judged, snapshot, policy, selected, whole_host)
+    units = [name for name in sorted(scope) if name in snapshot.units]
+    stop = tuple(name for name in units if is_up(snapshot.units[name].unit))
+    judged = tuple(_with_action(item, scope, stop, policy, selected) for item in judged)
+    missing = tuple(_missing(snapshot, policy))
+    return Plan(
+        gpus=gpus,
+        judged=judged,
+        hold=tuple(units),
+        stop=stop,
+        end=tuple(_endings(judged)),
+        refusals=(*_refusals(snapshot, policy, gpus, judged, stop), *(missing if not policy.force else ())),
+        unsettled=() if policy.force else tuple(_unsettled(snapshot, policy, gpus, judged)),
+        missing=missing,
+    )
+
+
+def judge(snapshot: Snapshot, policy: Policy) -> tuple[Judged, ...]:
+    """Class every process that touches a GPU or belongs to an engine; what is neither is left out."""
+    groups = _engine_groups(snapshot)
+    result = []
+    for pid, seen in sorted(snapshot.seen.items()):
+        protection = protection_of(seen, snapshot, policy)
+        touches = bool(seen.used or seen.attached or seen.uvm)
+        if pid in groups:
+            group, unit, orphan = groups[pid]
+            if protection:
+                result.append(Judged(seen, PROTECTED, protection, group, unit))
+            elif orphan:
+                result.append(Judged(seen, ORPHAN, _orphan_reason(seen, unit), group, unit))
+            else:
+                name = unit or "an engine started by hand"
+                result.append(Judged(seen, TARGET, f"belongs to {name}", group, unit))
+        elif not touches:
+            continue
+        elif protection:
+            result.append(Judged(seen, PROTECTED, protection))
+        elif seen.observer and not seen.uvm and not seen.used:
+            result.append(Judged(seen, OBSERVER, f"{seen.observer}: watches, computes nothing"))
+        elif seen.used or seen.uvm:
+            result.append(Judged(seen, FOREIGN, f"no engine's process; owner: {seen.owner}", f"pid {pid}"))
+        else:
+            result.append(Judged(seen, UNKNOWN, "has GPU nodes open, no context, is in no table of observers"))
+    return tuple(result)
+
+
+def protection_of(seen: Seen, snapshot: Snapshot, policy: Policy) -> str:
+    """Why a process must never be signalled; '' if it may be."""
+    process = seen.process
+    if process.pid == 1 or process.kernel_thread:
+        return "the system itself"
+    if process.pid in snapshot.ours:
+        return "this run of Ansible"
+    if process.comm in SSHD and seen.executable.startswith("/usr/"):
+        return "the SSH server"
+    named = {str(process.pid), seen.executable, seen.owner.name} & set(policy.protect)
+    return f"named in protect: {min(named)}" if named else ""
+
+
+def _engine_groups(snapshot: Snapshot) -> dict[int, tuple[str, str, bool]]:
+    """By pid of each engine process: its instance, its engine unit, and whether it is an orphan."""
+    groups: dict[int, tuple[str, str, bool]] = {}
+    for name, engine_unit in snapshot.units.items():
+        alive = engine_unit.unit.running
+        groups.update(dict.fromkeys(engine_unit.pids, (name, name, not alive)))
+    recognised = {pid for pid, seen in snapshot.seen.items() if seen.recognition is not None}
+    children: dict[int, list[int]] = {}
+    for process in snapshot.processes.values():
+        children.setdefault(process.ppid, []).append(process.pid)
+    for root in sorted(recognised - set(groups), key=lambda pid: _depth(pid, snapshot)):
+        if root in groups or root in snapshot.ours:
+            continue
+        recognition = snapshot.seen[root].recognition
+        orphan = recognition is not None and recognition.role != "main"
+        for pid in _descendants(root, children):
+            if pid in snapshot.seen and pid not in snapshot.ours:
+                groups.setdefault(pid, (f"pid {root}", "", orphan))
+    groups.update(_left_helpers(snapshot, groups))
+    return groups
+
+
+def _left_helpers(snapshot: Snapshot, groups: Mapping[int, tuple[str, str, bool]]) -> dict[int, tuple[str, str, bool]]:
+    """CPython's helper processes of an engine whose parent died: same session, same interpreter, no live parent."""
+    homes = {
+        (snapshot.seen[pid].process.session, snapshot.seen[pid].executable): group
+        for pid, (group, unit, orphan) in groups.items()
+        if pid in snapshot.seen and orphan and not unit
+    }
+    return {
+        pid: (homes[key], "", True)
+        for pid, seen in snapshot.seen.items()
+        if pid not in groups
+        and pid not in snapshot.ours
+        and is_multiprocessing_child(seen.argv)
+        and (key := (seen.process.session, seen.executable)) in homes
+        and not _has_live_python_parent(seen, snapshot)
+    }
+
+
+def _has_live_python_parent(seen: Seen, snapshot: Snapshot) -> bool:
+    parent = snapshot.seen.get(seen.process.ppid)
+    return parent is not None and parent.executable == seen.executable
+
+
+def _depth(pid: int, snapshot: Snapshot) -> int:
+    depth = 0
+    passed = set()
+    while pid in snapshot.processes and pid not in passed:
+        passed.add(pid)
+        pid = snapshot.processes[pid].ppid
+        depth += 1
+    return depth
+
+
+def _descendants(root: int, children: Mapping[int, Iterable[int]]) -> list[int]:
+    found = [root]
+    for pid in found:
+        found.extend(child for child in children.get(pid, ()) if child not in found)
+    return found
+
+
+def _orphan_reason(seen: Seen, unit: str) -> str:
+    if unit:
+        return f"left in the cgroup of {unit}, which is not running"
+    return f"{seen.process.comm} outlived its launcher; owner now: {seen.owner}"
+
+
+def is_up(unit: Unit) -> bool:
+    """Running, or waiting to be started again: a unit in auto-restart comes back unless it is stopped."""
+    return unit.running or unit.sub_state.startswith("auto-restart")
+
+
+def _groups_in_scope(
+    judged: Iterable[Judged],
+    snapshot: Snapshot,
+    policy: Policy,
+    selected: frozenset[int],
+    whole_host: bool,
+) -> frozenset[str]:
+    """Engine instances this drain is about: those that hold a selected GPU, and the units that were named."""
+    used: dict[str, set[int]] = {name: set() for name in snapshot.units}
+    attached: dict[str, set[int]] = {name: set() for name in snapshot.units}
+    engines = {name: engine_unit.engine for name, engine_unit in snapshot.units.items()}
+    for item in judged:
+        if item.cls in (TARGET, ORPHAN):
+            used.setdefault(item.group, set()).update(item.seen.used)
+            attached.setdefault(item.group, set()).update(item.seen.attached)
+            if item.seen.recognition is not None:
+                engines.setdefault(item.group, item.seen.recognition.engine)
+    return frozenset(
+        group
+        for group in used
+        if group in policy.units
+        or (
+            engines.get(group, "") in policy.engines
+            and (whole_host or bool(selected & (used[group] or attached[group])))
+        )
+    )
+
+
+def _with_action(
+    item: Judged, scope: frozenset[str], stop: tuple[str, ...], policy: Policy, selected: frozenset[int]
+) -> Judged:
+    action = "leave"
+    if item.cls in (TARGET, ORPHAN) and item.group in scope:
+        action = "stop with its unit" if item.unit in stop else "end"
+    elif item.cls == FOREIGN and holds(item.seen, selected):
+        action = "end" if policy.end_foreign else "refuse"
+    return Judged(item.seen, item.cls, item.why, item.group, item.unit, action)
+
+
+def holds(seen: Seen, selected: frozenset[int]) -> bool:
+    """Whether a process is a holder of any of these GPUs: it uses one, or is attached to one and uses no other."""
+    return bool(selected & set(seen.used)) if seen.used else bool(selected & seen.attached)
+
+
+def _endings(judged: Iterable[Judged]) -> list[Ending]:
+    groups: dict[str, list[Judged]] = {}
+    for item in judged:
+        if item.action == "end":
+            groups.setdefault(item.group, []).append(item)
+    return [
+        Ending(
+            name=_ending_name(group, members),
+            term=tuple(item.seen.process.pid for item in _first_to_be_told(members)),
+            members=tuple(item.seen.process.pid for item in members),
+        )
+        for group, members in groups.items()
+    ]
+
+
+def _first_to_be_told(members: list[Judged]) -> list[Judged]:
+    """The server alone gets SIGTERM and ends its own children; one more to a worker in teardown orphans the rest."""
+    root = members[0].group.removeprefix("pid ")
+    mains = [
+        item
+        for item in members
+        if str(item.seen.process.pid) == root and item.seen.recognition and item.seen.recognition.role == "main"
+    ]
+    return mains or members
+
+
+def _ending_name(group: str, members: list[Judged]) -> str:
+    return f"{members[0].cls} {group}" if group.startswith("pid ") else f"what is left of {group}"
+
+
+def _refusals(
+    snapshot: Snapshot, policy: Policy, gpus: tuple[Gpu, ...], judged: Iterable[Judged], stop: tuple[str, ...]
+) -> list[str]:
+    """Why this drain could not end well. Everything is said at once, so that one look is enough."""
+    judged = list(judged)
+    refusals = [*snapshot.rejected_units.values(), *_blind_spots(snapshot, policy)]
+    selected = frozenset(gpu.index for gpu in gpus)
+    for item in judged:
+        who, where = _who(item), _where(item)
+        owner = item.seen.owner
+        if item.action == "refuse":
+            instead = INSTEAD.get(owner.kind, "ask its owner to end it, or pass `foreign: end`")
+            refusals.append(f"GPU {where} is held by {who}, {item.why}: {instead}")
+        elif item.cls == PROTECTED and item.unit in stop:
+            refusals.append(f"{item.unit} cannot be stopped: {who} in it is protected ({item.why})")
+        elif item.cls == PROTECTED and holds(item.seen, selected):
+            refusals.append(f"GPU {where} is held by {who}, which is protected ({item.why})")
+        elif item.action != "leave" and not item.unit and owner.kind in INSTEAD:
+            refusals.append(f"{who} belongs to {owner}: {INSTEAD[owner.kind]}")
+    if not policy.force:
+        refusals += [text for gpu in gpus if (text := _unusable(gpu))]
+    return refusals
+
+
+def _unsettled(snapshot: Snapshot, policy: Policy, gpus: Iterable[Gpu], judged: Iterable[Judged]) -> Iterator[str]:
+    judged = list(judged)
+    for item in judged:
+        if item.action != "leave" and item.seen.sigkill_pending:
+            yield (
+                f"{_who(item)} was sent SIGKILL before and has not died (state {item.seen.process.state}): only a GPU "
+                "reset or a reboot frees what it holds; pass `force: true` to drain the rest"
+            )
+    for gpu in gpus:
+        used = gpu.memory.used if gpu.memory else 0
+        held = any(
+            item.cls in (TARGET, ORPHAN, FOREIGN, PROTECTED) and holds(item.seen, frozenset({gpu.index}))
+            for item in judged
+        )
+        if used >= policy.threshold_mib and not held and not snapshot.ghosts.get(gpu.index):
+            yield (
+                f"{gpu.label} has {used} MiB in use and no process that holds them: leaked; "
+                f"reset it (nvidia-smi --gpu-reset -i {gpu.index}) or reboot"
+            )
+
+
+def _who(item: Judged) -> str:
+    process = item.seen.process
+    return f"pid {process.pid} ({command_text(item.seen)[:80]}, uid {process.uid})"
+
+
+def _where(item: Judged) -> str:
+    return ", ".join(str(index) for index in sorted(item.seen.used) or sorted(item.seen.attached))
+
+
+def _blind_spots(snapshot: Snapshot, policy: Policy) -> list[str]:
+    reading = snapshot.reading
+    refusals = []
+    if snapshot.unreadable:
+        pids = ", ".join(str(pid) for pid in sorted(snapshot.unreadable)[:5])
+        refusals.append(
+            f"the descriptors of {len(snapshot.unreadable)} processes cannot be read (pid {pids}): run with become: true"
+        )
+    if not reading.usable and not policy.force:
+        refusals.append("release could never be proven: " + "; ".join(reading.problems))
+    if snapshot.mps:
+        refusals.append("an MPS daemon runs here: quit it first (echo quit | nvidia-cuda-mps-control)")
+    return refusals
+
+
+def _missing(snapshot: Snapshot, policy: Policy) -> list[str]:
+    seen, expected = len(snapshot.reading.gpus), policy.gpu_count or snapshot.node_count
+    if not snapshot.reading.usable or seen == expected:
+        return []
+    return [f"the driver shows {seen} GPUs where {expected} are expected: see `nvidia-smi -L` and `dmesg | grep Xid`"]
+
+
+def _unusable(gpu: Gpu) -> str:
+    """Why this GPU could not be proven free whatever is ended; '' if it can."""
+    if gpu.error:
+        return f"{gpu.label}: {gpu.error}; reset it (nvidia-smi --gpu-reset -i {gpu.index}) or reboot"
+    if gpu.mig:
+        return f"{gpu.label} is in MIG mode: disable it first (nvidia-smi -i {gpu.index} -mig 0)"
+    return ""

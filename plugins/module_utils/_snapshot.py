@@ -1,0 +1,241 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# This module util is PRIVATE to the collection; it can change in any release.
+"""One look at the host: GPUs, processes, descriptors and engine units, put together for the planner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Optional
+
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import (
+    Recognition,
+    is_python,
+    recognise,
+    recognise_comm,
+    recognise_command,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading, classify_nvml_pids
+from ansible_collections.gpuops.inference.plugins.module_utils._holders import (
+    Descriptors,
+    Process,
+    cgroup,
+    executable,
+    find_nodes,
+    process_table,
+    scan_descriptors,
+    sigkill_pending,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._observers import observer_name
+from ansible_collections.gpuops.inference.plugins.module_utils._owners import OWNED_BY_NOBODY, Owner, owner_of
+from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, Units, cgroup_pids
+
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+PROBE_TIMEOUT = 60.0
+"""Seconds for one request to the worker: a driver without persistence takes 1 to 3 s per GPU to wake (NVIDIA's
+driver-persistence manual), and eight of them are asked."""
+MPS_SERVERS = ("nvidia-cuda-mps", "nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a process that touches a GPU or may be an engine's."""
+
+    process: Process
+    argv: tuple[str, ...] = ()
+    executable: str = ""
+    cgroup: str = ""
+    owner: Owner = OWNED_BY_NOBODY
+    used: Mapping[int, Optional[int]] = field(default_factory=dict)
+    """Memory in MiB by index of each GPU on which NVML reports a context; None where it cannot tell."""
+    attached: frozenset[int] = frozenset()
+    """Indexes of the GPUs whose node is open."""
+    uvm: bool = False
+    recognition: Optional[Recognition] = None
+    observer: str = ""
+    """What the observer table calls it; '' unless its file is root's alone to change."""
+    sigkill_pending: bool = False
+    age: float = 0.0
+
+
+@dataclass(frozen=True)
+class EngineUnit:
+    """A systemd unit that runs an engine, and the processes in its cgroup."""
+
+    unit: Unit
+    engine: str
+    pids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything the planner needs, as plain data."""
+
+    reading: GpuReading
+    processes: Mapping[int, Process]
+    seen: Mapping[int, Seen]
+    units: Mapping[str, EngineUnit]
+    rejected_units: Mapping[str, str] = field(default_factory=dict)
+    """Named units that cannot be drained, and why."""
+    ours: frozenset[int] = frozenset()
+    """This process, its ancestors, and the probe worker."""
+    ghosts: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """By GPU: pids NVML lists that do not exist, or that are a stranger's with no GPU node open."""
+    unreadable: frozenset[int] = frozenset()
+    """Pids whose descriptors could not be read."""
+    node_count: int = 0
+    mps: bool = False
+
+
+def take_snapshot(
+    probe: Probe, loaded: Mapping[str, Unit], named_units: Collection[str] = (), timeout: float = PROBE_TIMEOUT
+) -> Snapshot:
+    """Look at the host once, given what systemd has loaded. Sources that fail are told in the reading."""
+    reading = probe.gpus(timeout)
+    nodes = find_nodes()
+    processes = process_table()
+    ours = ourselves(processes, probe.workers)
+    others = [process for process in processes.values() if process.pid not in ours and not process.kernel_thread]
+    scan = scan_descriptors(others, nodes)
+    used, ghosts = _nvml_users(reading, processes, scan.by_pid)
+    started_engines = {
+        name: recognition.engine
+        for name, unit in loaded.items()
+        if (recognition := recognise_command(unit.exec_start)) is not None
+    }
+    members = {pid for name in started_engines for pid in cgroup_pids(loaded[name].control_group)}
+    programs = {process.pid: executable(process.pid) for process in others}
+    touching = set(scan.by_pid) | set(used) | members
+    candidates = touching | {
+        process.pid
+        for process in others
+        if is_python(programs[process.pid]) or recognise_comm(process.comm) is not None
+    }
+    argvs = probe.cmdlines(candidates, timeout)
+    uptime = _uptime()
+    seen = {
+        pid: _see(
+            processes[pid],
+            argvs.get(pid, ()),
+            programs.get(pid, ""),
+            scan.by_pid.get(pid, Descriptors()),
+            used.get(pid, {}),
+            reading,
+            uptime,
+        )
+        for pid in candidates & set(processes)
+    }
+    engine_units = {
+        name: EngineUnit(unit, engine, frozenset(cgroup_pids(unit.control_group)))
+        for name, unit in loaded.items()
+        if unit.exists and (engine := started_engines.get(name) or _engine_inside(unit, name in named_units, seen))
+    }
+    return Snapshot(
+        reading=reading,
+        processes=processes,
+        seen=seen,
+        units=engine_units,
+        rejected_units={name: _rejection(loaded[name]) for name in named_units if name not in engine_units},
+        ours=ours,
+        ghosts=ghosts,
+        unreadable=scan.unreadable,
+        node_count=nodes.count,
+        mps=any(process.comm in MPS_SERVERS for process in others),
+    )
+
+
+def _see(
+    process: Process,
+    argv: tuple[str, ...],
+    program: str,
+    descriptors: Descriptors,
+    used: Mapping[int, Optional[int]],
+    reading: GpuReading,
+    uptime: float,
+) -> Seen:
+    path = cgroup(process.pid)
+    touches = bool(used or descriptors.minors or descriptors.uvm)
+    return Seen(
+        process=process,
+        argv=argv,
+        executable=program,
+        cgroup=path,
+        owner=owner_of(path),
+        used=used,
+        attached=attached_gpus(descriptors.minors, reading),
+        uvm=descriptors.uvm,
+        recognition=recognise(argv, program) if argv else recognise_comm(process.comm),
+        observer=observer_name(process.pid, program, argv) if touches else "",
+        sigkill_pending=touches and sigkill_pending(process.pid),
+        age=max(0.0, uptime - process.start / CLOCK_TICKS),
+    )
+
+
+def attached_gpus(minors: Iterable[int], reading: GpuReading) -> frozenset[int]:
+    """Indexes of the GPUs behind these minors. A node no GPU claims counts for every GPU whose minor is unknown."""
+    known = {gpu.minor: gpu.index for gpu in reading.gpus if gpu.minor is not None}
+    vague = {gpu.index for gpu in reading.gpus if gpu.minor is None}
+    indexes: set[int] = set()
+    for minor in minors:
+        indexes |= {known[minor]} if minor in known else vague
+    return frozenset(indexes)
+
+
+def ourselves(processes: Mapping[int, Process], workers: Collection[tuple[int, int]]) -> frozenset[int]:
+    """This process, all its ancestors, and our query processes: never holders, never touched."""
+    ours = {pid for pid, process in processes.items() if process.identity in workers}
+    pid = os.getpid()
+    while pid in processes and pid not in ours:
+        ours.add(pid)
+        pid = processes[pid].ppid
+    return frozenset(ours)
+
+
+def _nvml_users(
+    reading: GpuReading, processes: Mapping[int, Process], descriptors: Mapping[int, Descriptors]
+) -> tuple[dict[int, dict[int, Optional[int]]], dict[int, frozenset[int]]]:
+    """Split what NVML lists into processes that bear it out, and pids nobody may act on."""
+    alive = {process.pid for process in processes.values() if not process.dead}
+    used: dict[int, dict[int, Optional[int]]] = {}
+    ghosts: dict[int, frozenset[int]] = {}
+    for gpu in reading.gpus:
+        verdict = classify_nvml_pids(gpu.processes, alive, set(descriptors))
+        memory = {listed.pid: listed.used_mib for listed in gpu.processes}
+        for pid in verdict["confirmed"]:
+            used.setdefault(pid, {})[gpu.index] = memory[pid]
+        if verdict["ghost"] or verdict["stranger"]:
+            ghosts[gpu.index] = frozenset(verdict["ghost"] | verdict["stranger"])
+    return used, ghosts
+
+
+def load_units(units: Units, named: Collection[str] = ()) -> dict[str, Unit]:
+    """Every service in systemd's memory, and the named ones. UnitsError where systemd cannot answer."""
+    loaded = units.all_services()
+    missing = [name for name in named if name not in loaded]
+    return {**loaded, **units.show(missing)} if missing else loaded
+
+
+def _engine_inside(unit: Unit, named: bool, seen: Mapping[int, Seen]) -> str:
+    """The engine a unit runs though its command line does not say so; any process of a named unit tells it."""
+    pids = cgroup_pids(unit.control_group) if named else {unit.main_pid}
+    for pid in pids & set(seen):
+        recognition = seen[pid].recognition
+        if recognition is not None:
+            return recognition.engine
+    return ""
+
+
+def _rejection(unit: Unit) -> str:
+    if not unit.exists:
+        return f"{unit.name} does not exist on this host: check the name with `systemctl list-units --all`"
+    command = " ".join(unit.exec_start)[:120] or "no command"
+    return f"{unit.name} runs no engine ({command}): only engine units are stopped as a whole"
+
+
+def _uptime() -> float:
+    with open("/proc/uptime", encoding="ascii") as stream:
+        return float(stream.read().split()[0])

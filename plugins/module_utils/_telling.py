@@ -1,0 +1,122 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# This module util is PRIVATE to the collection; it can change in any release.
+"""A drain's result: the same data whether it went well or not, and a message that tells the story by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuops.inference.plugins.module_utils._arguments import (
+    capped,
+    gpu_rows,
+    gpu_table,
+    host_facts,
+    process_rows,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu
+from ansible_collections.gpuops.inference.plugins.module_utils._plan import Judged, Plan
+from ansible_collections.gpuops.inference.plugins.module_utils._release import FREE, Verdict
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
+
+LONGEST_STORY = 12
+"""Lines: what fits a terminal beside the rest of a play's output."""
+
+
+def drain_result(
+    drain: Drain,
+    plan: Plan,
+    before: Snapshot,
+    refused: Sequence[str],
+    error: str,
+    keep_hold: bool,
+    check_mode: bool,
+) -> dict[str, Any]:
+    """Everything a drain returns, but the seconds and the record."""
+    story = drain.story
+    chosen = {gpu.index for gpu in plan.gpus}
+    after = [gpu for gpu in drain.snapshot.reading.gpus if gpu.index in chosen]
+    would_change = not refused and (
+        plan.acts or (keep_hold and any(drain.holds.read(unit) is None for unit in plan.hold))
+    )
+    result = story.as_dict()
+    result.update(
+        changed=would_change if check_mode else story.changed,
+        plan=plan.steps(),
+        refusals=list(refused),
+        processes=process_rows(plan.judged),
+        skipped=capped([item.as_dict() for item in plan.judged if item.action == "leave"]),
+        ended=capped(result["ended"]),
+        gpus_before=gpu_rows(plan.gpus),
+        gpus_after=gpu_rows(after),
+        diff={
+            "before": gpu_table(plan.gpus, plan.judged),
+            "after": _expected_table(plan) if check_mode and not refused else gpu_table(after, drain.last_judged),
+        },
+        **host_facts(before),
+    )
+    if check_mode:
+        result["would_release"] = not refused
+    result["msg"] = "\n".join(_lines(result, story.verdicts, error, check_mode)[:LONGEST_STORY])
+    return result
+
+
+def _expected_table(plan: Plan) -> str:
+    """The table as it would be: those who are ended are gone, their memory too."""
+    staying = [item for item in plan.judged if item.action == "leave"]
+    return "".join(
+        f"GPU {gpu.index}  {'free':>6}\n" if not _used_by(gpu, staying) else gpu_table([gpu], staying)
+        for gpu in plan.gpus
+    )
+
+
+def _used_by(gpu: Gpu, judged: Sequence[Judged]) -> bool:
+    return any(gpu.index in item.seen.used for item in judged)
+
+
+def _lines(result: Mapping[str, Any], verdicts: Mapping[int, Verdict], error: str, check_mode: bool) -> list[str]:
+    refusals = result["refusals"]
+    if refusals:
+        return ["refused, nothing was touched:", *(f"- {text}" for text in refusals)]
+    if check_mode:
+        return ["would drain:", *(f"- {step}" for step in result["plan"])] if result["plan"] else ["nothing to do"]
+    free = sum(verdict.verdict == FREE for verdict in verdicts.values())
+    head = f"{free} of {len(verdicts)} GPUs are free" if verdicts else "the GPUs were not looked at again"
+    lines = [f"{head} after {sum(stage['seconds'] for stage in result['stages']):.1f} s"]
+    if not result["stopped_units"] and not result["ended"] and not error:
+        lines[0] += ", nothing had to be ended"
+    if error:
+        lines.append(f"stopped half-way: {error}")
+    for unit in result["stopped_units"]:
+        killed = ", its cgroup was killed" if unit["killed"] else ""
+        lines.append(f"stopped {unit['unit']} in {unit['seconds']:.1f} s{killed}")
+    lines += _ended_lines(result["ended"])
+    for survivor in result["survivors"]:
+        where = f", waits in {survivor['waits_in']}" if survivor["waits_in"] else ""
+        lines.append(f"pid {survivor['pid']} ({survivor['name']}, state {survivor['state']}{where}) {survivor['why']}")
+    lines += [
+        f"GPU {index} is {verdict.verdict}: {verdict.why}"
+        for index, verdict in sorted(verdicts.items())
+        if verdict.verdict != FREE
+    ]
+    if result["held_units"]:
+        lines.append("held until lifted: " + ", ".join(result["held_units"]))
+    return lines
+
+
+def _ended_lines(ended: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line per signal: nine workers are one fact, not nine."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for item in ended:
+        if "pid" in item:
+            groups.setdefault(item["signal"], []).append(item)
+    return [
+        f"ended {len(items)} processes"
+        + (f" with {signal}" if signal else " with the others")
+        + f" in {max(item['seconds'] for item in items):.1f} s: "
+        + ", ".join(sorted({item["name"] for item in items}))
+        for signal, items in groups.items()
+    ]

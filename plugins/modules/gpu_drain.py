@@ -1,0 +1,313 @@
+#!/usr/bin/python
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_drain
+short_description: Take inference engines off the GPUs of a host, and prove that the GPUs are free
+version_added: 0.1.0
+description:
+  - Holds the engine units, stops them through systemd, ends engine processes that no unit answers for, and waits until
+    every GPU is proven free.
+  - Plans first. If the drain cannot end well (a job that is no engine's, a GPU that is lost, a driver that cannot be
+    asked), it fails and names each reason before anything is touched.
+  - Only engine units are stopped as a whole, and only pinned processes are signalled. Management and monitoring
+    programs, the SSH server, and everything this task runs under are never touched.
+  - Fails when a GPU is not free at the end, with the same structured data as on success.
+author:
+  - gpuops.inference contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.inference.attributes
+  - gpuops.inference.gpus
+  - gpuops.inference.gpus.release
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Returns the plan. Fails where the real run would refuse.
+  diff_mode:
+    support: full
+    details:
+      - Shows the GPU table before and after.
+  idempotent:
+    support: full
+options:
+  units:
+    description:
+      - Engine units to stop, beside those that are found to hold the GPUs. Each must exist and run an engine.
+      - Other loaded engine units are drained too when all GPUs are selected.
+    type: list
+    elements: str
+    default: []
+  engines:
+    description: The engines this drain may end. Another engine's processes count as foreign.
+    type: list
+    elements: str
+    choices: [vllm, sglang]
+    default: [vllm, sglang]
+  foreign:
+    description:
+      - What to do with processes that hold a GPU and are neither an engine's nor an observer.
+      - V(refuse) fails before anything is touched, V(end) ends them.
+    type: str
+    choices: [refuse, end]
+    default: refuse
+  keep_hold:
+    description: Leave the engine units held at the end, so that nothing can start them until the hold is lifted.
+    type: bool
+    default: false
+  reason:
+    description: Why, in a few words. Kept in the hold, the record and the journal.
+    type: str
+    default: drain
+  force:
+    description:
+      - Go on although release cannot be proven for every GPU (a lost or leaked GPU, an unkillable process, a driver
+        that does not answer). The module still fails at the end if a GPU is not free.
+    type: bool
+    default: false
+  stop_timeout:
+    description:
+      - How long an engine unit may take to stop, in seconds, before its cgroup is killed.
+      - By default the unit's own C(TimeoutStopSec), at most 120. An engine that never came up gets at most 10.
+    type: float
+  term_timeout:
+    description: How long a process gets between SIGTERM and SIGKILL, in seconds.
+    type: float
+    default: 15
+  kill_timeout:
+    description: How long after SIGKILL a process counts as unkillable, in seconds.
+    type: float
+    default: 60
+  release_timeout:
+    description: How long the driver may take to give all memory back, in seconds.
+    type: float
+    default: 120
+  lock_timeout:
+    description: How long to wait for another drain of this host, in seconds. V(0) fails at once and names it.
+    type: float
+    default: 0
+seealso:
+  - module: gpuops.inference.gpu_verify_free
+  - module: gpuops.inference.gpu_info
+"""
+
+EXAMPLES = r"""
+- name: Show what a drain would do
+  gpuops.inference.gpu_drain:
+  check_mode: true
+  diff: true
+  become: true
+
+- name: Drain the host for driver work, and keep everything from starting again
+  gpuops.inference.gpu_drain:
+    gpu_count: 8
+    keep_hold: true
+    reason: driver update
+  become: true
+"""
+
+RETURN = r"""
+msg:
+  description: The story in at most 12 lines.
+  returned: always
+  type: str
+plan:
+  description: The steps in words, in order.
+  returned: always
+  type: list
+  elements: str
+refusals:
+  description: Why nothing was done. Empty when something was, or nothing had to be.
+  returned: always
+  type: list
+  elements: str
+processes:
+  description: Every process that touches a GPU, as M(gpuops.inference.gpu_info) returns it, before anything was done.
+  returned: always
+  type: list
+  elements: dict
+stages:
+  description: What was done, each with C(name), C(seconds) and C(actions).
+  returned: always
+  type: list
+  elements: dict
+stopped_units:
+  description: Engine units that were stopped, each with C(unit), C(seconds), and whether its cgroup was C(killed).
+  returned: always
+  type: list
+  elements: dict
+ended:
+  description: Processes that were ended, each with C(pid), C(start), C(name), C(signal) and C(seconds).
+  returned: always
+  type: list
+  elements: dict
+skipped:
+  description: Processes that touch a GPU and were left alone, as in C(processes).
+  returned: always
+  type: list
+  elements: dict
+survivors:
+  description: Processes that do not die of SIGKILL, each with C(state) and the kernel function it C(waits_in).
+  returned: always
+  type: list
+  elements: dict
+held_units:
+  description: Units this call holds beyond its end.
+  returned: always
+  type: list
+  elements: str
+gpus_before:
+  description: The GPUs before, as M(gpuops.inference.gpu_info) returns them.
+  returned: always
+  type: list
+  elements: dict
+gpus_after:
+  description: The GPUs after.
+  returned: always
+  type: list
+  elements: dict
+verdicts:
+  description: By GPU index, the verdict and why, as M(gpuops.inference.gpu_verify_free) returns them.
+  returned: always
+  type: dict
+released:
+  description: Whether every selected GPU was proven free.
+  returned: always
+  type: bool
+would_release:
+  description: Whether the plan would end with all GPUs free.
+  returned: in check mode
+  type: bool
+seconds:
+  description: How long it took.
+  returned: always
+  type: float
+record:
+  description: Path on the host of the whole record, readable by root alone. Null where nothing was done.
+  returned: always
+  type: str
+driver_version:
+  description: Version of the kernel driver.
+  returned: always
+  type: str
+nvml_version:
+  description: Version of the NVML library.
+  returned: always
+  type: str
+source:
+  description: Where the figures come from, nvml, nvidia-smi or none.
+  returned: always
+  type: str
+problems:
+  description: What could not be seen, and what to do about it.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import os
+import time
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.inference.plugins.module_utils._arguments import (
+    GPU_ARGUMENTS,
+    RELEASE_ARGUMENTS,
+    negative,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain, Timeouts
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError, Holds
+from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.inference.plugins.module_utils._paths import LOCK, RECORDS
+from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy
+from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._record import (
+    Lock,
+    RecordError,
+    whoami,
+    write_json,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._telling import drain_result
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
+
+ARGUMENTS: dict[str, Any] = {
+    **GPU_ARGUMENTS,
+    **RELEASE_ARGUMENTS,
+    "units": {"type": "list", "elements": "str", "default": []},
+    "engines": {
+        "type": "list",
+        "elements": "str",
+        "choices": ["vllm", "sglang"],
+        "default": ["vllm", "sglang"],
+    },
+    "foreign": {"type": "str", "choices": ["refuse", "end"], "default": "refuse"},
+    "keep_hold": {"type": "bool", "default": False},
+    "reason": {"type": "str", "default": "drain"},
+    "force": {"type": "bool", "default": False},
+    "stop_timeout": {"type": "float"},
+    "term_timeout": {"type": "float", "default": 15.0},
+    "kill_timeout": {"type": "float", "default": 60.0},
+    "release_timeout": {"type": "float", "default": 120.0},
+    "lock_timeout": {"type": "float", "default": 0.0},
+}
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    params = module.params
+    if complaint := negative(params):
+        module.fail_json(msg=complaint)
+    policy = Policy(
+        gpus=tuple(params["gpus"]),
+        gpu_count=params["gpu_count"] or 0,
+        units=tuple(params["units"]),
+        engines=tuple(params["engines"]),
+        end_foreign=params["foreign"] == "end",
+        protect=tuple(params["protect"]),
+        force=params["force"],
+        threshold_mib=params["threshold_mib"],
+    )
+    timeouts = Timeouts(
+        stop=params["stop_timeout"],
+        term=params["term_timeout"],
+        kill=params["kill_timeout"],
+        release=params["release_timeout"],
+        stable_for=params["stable_for"],
+    )
+    who = whoami(f"gpu_drain: {params['reason']}")
+    began = time.monotonic()
+    try:
+        with Lock(LOCK, params["lock_timeout"], who["command"]), Probe() as probe:
+            drain = Drain(policy, timeouts, probe, Units(), Holds(), Journal(), params["reason"], who["controller"])
+            plan = drain.plan()
+            before = drain.snapshot
+            refused = [*plan.refusals, *plan.unsettled]
+            error = ""
+            if not refused and not module.check_mode:
+                try:
+                    drain.act(plan, params["keep_hold"])
+                except (UnitsError, RecordError) as stopped:
+                    # Told with everything done so far: what was stopped is stopped.
+                    error = str(stopped)
+            result = drain_result(drain, plan, before, refused, error, params["keep_hold"], module.check_mode)
+            result["seconds"] = round(time.monotonic() - began, 3)
+            result["record"] = None
+            if result["changed"] and not module.check_mode:
+                record = RECORDS / f"{time.strftime('%Y%m%dT%H%M%S')}-drain-{os.getpid()}.json"
+                write_json(record, {**who, "reason": params["reason"], **result})
+                result["record"] = str(record)
+    except (GpuSelectionError, UnitsError, RecordError, HoldError) as failure:
+        module.fail_json(msg=str(failure))
+    if refused or error or not (drain.story.released or module.check_mode):
+        module.fail_json(**result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

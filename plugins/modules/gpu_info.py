@@ -1,0 +1,212 @@
+#!/usr/bin/python
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_info
+short_description: Show the GPUs of a host, who holds them, and what a drain would take each process for
+version_added: 0.1.0
+description:
+  - Reads GPUs through NVML, and finds every process that has a context on a GPU or one of its device nodes open.
+  - Each process is classed as M(gpuops.inference.gpu_drain) would class it, with the reason.
+  - Changes nothing. The driver is asked in a process of its own with a deadline, so a driver that hangs does not hang
+    the task.
+author:
+  - gpuops.inference contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.inference.attributes
+  - gpuops.inference.attributes.read_only
+  - gpuops.inference.gpus
+"""
+
+EXAMPLES = r"""
+- name: Look at all GPUs
+  gpuops.inference.gpu_info:
+  register: looked
+  become: true
+
+- name: Show who holds GPU 3
+  ansible.builtin.debug:
+    msg: "{{ looked.processes | selectattr('gpus_used', 'contains', 3) }}"
+"""
+
+RETURN = r"""
+gpus:
+  description: The GPUs in NVML's order.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    index:
+      description: NVML index, which can differ from the N of C(/dev/nvidiaN).
+      type: int
+    uuid:
+      description: Identifies the card for good.
+      type: str
+    pci_bus_id:
+      description: Where the card sits.
+      type: str
+    minor:
+      description: The N of C(/dev/nvidiaN); null where it cannot be told.
+      type: int
+    name:
+      description: Product name.
+      type: str
+    memory:
+      description: Total, reserved, used and free in MiB, and the NVML version of the figures; null where not reported.
+      type: dict
+    mig:
+      description: Whether MIG mode is on; null where it cannot be told.
+      type: bool
+    mps:
+      description: Whether NVML lists MPS clients.
+      type: bool
+    persistence:
+      description: Whether persistence mode is on; null where it cannot be told.
+      type: bool
+    error:
+      description: NVML's error name for this GPU, null if it answers.
+      type: str
+processes:
+  description: Every process with a context on a GPU, a GPU node open, or an engine's title. At most 64.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    pid:
+      description: Process id.
+      type: int
+    start:
+      description: Start time in clock ticks since boot; with the pid it identifies the process.
+      type: int
+    age:
+      description: Seconds since it was started.
+      type: float
+    uid:
+      description: Effective user id.
+      type: int
+    comm:
+      description: The kernel's short name.
+      type: str
+    command:
+      description: Command line with secrets masked, at most 256 characters.
+      type: str
+    state:
+      description: State letter as in C(ps).
+      type: str
+    gpus_used:
+      description: Indexes of the GPUs on which NVML reports a context of it.
+      type: list
+      elements: int
+    gpus_attached:
+      description: Indexes of the GPUs whose node it has open.
+      type: list
+      elements: int
+    memory_mib:
+      description: Memory by GPU index in MiB, null where the driver does not tell.
+      type: dict
+    owner:
+      description: What answers for it, C(kind) and C(name).
+      type: dict
+    unit:
+      description: The engine unit it belongs to, or empty.
+      type: str
+    engine:
+      description: The engine it was recognised as, or empty.
+      type: str
+    class:
+      description: One of target, orphan, observer, foreign, unknown, protected.
+      type: str
+    action:
+      description: What a drain with default options would do.
+      type: str
+    why:
+      description: The reason for the class.
+      type: str
+units:
+  description: The engine units of this host and their state.
+  returned: always
+  type: list
+  elements: dict
+holds:
+  description: The holds that stand, each with its unit, reason, who, since and until (seconds since the epoch).
+  returned: always
+  type: list
+  elements: dict
+driver_version:
+  description: Version of the kernel driver.
+  returned: always
+  type: str
+nvml_version:
+  description: Version of the NVML library.
+  returned: always
+  type: str
+source:
+  description: Where the figures come from, nvml, nvidia-smi or none.
+  returned: always
+  type: str
+problems:
+  description: What could not be seen, and what to do about it.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from dataclasses import asdict
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.inference.plugins.module_utils._arguments import (
+    GPU_ARGUMENTS,
+    gpu_rows,
+    host_facts,
+    process_rows,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import Holds
+from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, make_plan
+from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import load_units, take_snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=GPU_ARGUMENTS, supports_check_mode=True)
+    policy = Policy(
+        gpus=tuple(module.params["gpus"]),
+        gpu_count=module.params["gpu_count"] or 0,
+        protect=tuple(module.params["protect"]),
+    )
+    try:
+        with Probe() as probe:
+            snapshot = take_snapshot(probe, load_units(Units()))
+        plan = make_plan(snapshot, policy)
+        holds = Holds().all()
+    except (GpuSelectionError, UnitsError, RecordError) as error:
+        module.fail_json(msg=str(error))
+    units = [
+        {
+            "name": name,
+            "engine": engine_unit.engine,
+            "active_state": engine_unit.unit.active_state,
+            "sub_state": engine_unit.unit.sub_state,
+            "enabled": engine_unit.unit.unit_file_state,
+        }
+        for name, engine_unit in sorted(snapshot.units.items())
+    ]
+    module.exit_json(
+        changed=False,
+        gpus=gpu_rows(plan.gpus),
+        processes=process_rows(plan.judged),
+        units=units,
+        holds=[asdict(hold) for hold in holds],
+        **host_facts(snapshot),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+#!/usr/bin/python
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_verify_free
+short_description: Wait until GPUs are proven free, or fail with the reason for each that is not
+version_added: 0.1.0
+description:
+  - A GPU is free when NVML lists no context on it, no engine's and no foreign process has its node open, its memory is
+    below the threshold, and all of this stays so for O(stable_for) seconds.
+  - A source that cannot be read makes the verdict C(unknown), never C(free).
+  - Ends nothing and changes nothing. Fails with the same structured data as it succeeds with.
+author:
+  - gpuops.inference contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.inference.attributes
+  - gpuops.inference.attributes.read_only
+  - gpuops.inference.gpus
+  - gpuops.inference.gpus.release
+options:
+  timeout:
+    description: How long to wait for the GPUs to become free, in seconds.
+    type: float
+    default: 120
+"""
+
+EXAMPLES = r"""
+- name: Prove all 8 GPUs free before driver work
+  gpuops.inference.gpu_verify_free:
+    gpu_count: 8
+  become: true
+"""
+
+RETURN = r"""
+free:
+  description: Whether every GPU was proven free.
+  returned: always
+  type: bool
+would_be_free:
+  description: Whether a drain would end well now. In check mode GPUs that an engine holds are no failure.
+  returned: in check mode
+  type: bool
+verdicts:
+  description:
+    - By GPU index, the C(verdict) and C(why).
+    - The verdict is one of free, held, exiting, unkillable, respawning, leaked, ghost, inconclusive, gpu_lost, unknown.
+  returned: always
+  type: dict
+  sample:
+    "0": {"verdict": "free", "why": "no holder, 4 MiB in use"}
+gpus:
+  description: The GPUs as M(gpuops.inference.gpu_info) returns them.
+  returned: always
+  type: list
+  elements: dict
+processes:
+  description: The processes as M(gpuops.inference.gpu_info) returns them.
+  returned: always
+  type: list
+  elements: dict
+seconds:
+  description: How long it took.
+  returned: always
+  type: float
+driver_version:
+  description: Version of the kernel driver.
+  returned: always
+  type: str
+nvml_version:
+  description: Version of the NVML library.
+  returned: always
+  type: str
+source:
+  description: Where the figures come from, nvml, nvidia-smi or none.
+  returned: always
+  type: str
+problems:
+  description: What could not be seen, and what to do about it.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.inference.plugins.module_utils._arguments import (
+    GPU_ARGUMENTS,
+    RELEASE_ARGUMENTS,
+    gpu_rows,
+    host_facts,
+    negative,
+    process_rows,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._drain import Timeouts, release_watch
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
+from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, make_plan
+from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._release import FREE
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import load_units, take_snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={**GPU_ARGUMENTS, **RELEASE_ARGUMENTS, "timeout": {"type": "float", "default": 120.0}},
+        supports_check_mode=True,
+    )
+    params = module.params
+    if complaint := negative(params):
+        module.fail_json(msg=complaint)
+    policy = Policy(
+        gpus=tuple(params["gpus"]),
+        gpu_count=params["gpu_count"] or 0,
+        protect=tuple(params["protect"]),
+        threshold_mib=params["threshold_mib"],
+    )
+    began = time.monotonic()
+    try:
+        with Probe() as probe:
+            loaded = load_units(Units())
+            snapshot = take_snapshot(probe, loaded)
+            plan = make_plan(snapshot, policy)
+            waits = not module.check_mode
+            timeouts = Timeouts(
+                stable_for=params["stable_for"] if waits else 0.0, release=params["timeout"] if waits else 0.0
+            )
+            known = {process.identity for process in snapshot.processes.values()}
+            watch = release_watch(probe, snapshot, plan, policy, timeouts, known, wait_stable=waits)
+            free = watch.wait() and not plan.missing
+            snapshot = take_snapshot(probe, loaded)
+            plan = make_plan(snapshot, policy)
+    except (GpuSelectionError, UnitsError) as error:
+        module.fail_json(msg=str(error))
+
+    result = {
+        "changed": False,
+        "free": free,
+        "verdicts": {str(index): verdict.as_dict() for index, verdict in sorted(watch.verdicts.items())},
+        "gpus": gpu_rows(plan.gpus),
+        "processes": process_rows(plan.judged),
+        "seconds": round(time.monotonic() - began, 3),
+        **host_facts(snapshot),
+    }
+    not_free = [
+        f"GPU {index} is {verdict.verdict}: {verdict.why}"
+        for index, verdict in sorted(watch.verdicts.items())
+        if verdict.verdict != FREE
+    ]
+    story = "\n".join([*plan.missing, *not_free]) or f"{len(plan.gpus)} GPUs are free"
+    if module.check_mode:
+        refusals = [*plan.refusals, *plan.unsettled]
+        result["would_be_free"] = not refusals
+        if not refusals:
+            module.exit_json(msg=story if free else f"not free now, but a drain would free them:\n{story}", **result)
+        module.fail_json(msg="\n".join(refusals), **result)
+    if not free:
+        module.fail_json(msg=story, **result)
+    module.exit_json(msg=story, **result)
+
+
+if __name__ == "__main__":
+    main()
