@@ -110,6 +110,8 @@ class Unit:
     """How the last main process ended, as in waitid(2): 0 not yet, 1 exited, 2 killed, 3 dumped core."""
     exec_main_status: int
     """Its exit status, or the number of the signal that killed it."""
+    started: float
+    """When its present or last activation began, on CLOCK_MONOTONIC; 0 for never."""
 
     @property
     def exists(self) -> bool:
@@ -134,6 +136,7 @@ _PROPERTIES = (
     "Restart", "Result", "NRestarts", "InvocationID", "NeedDaemonReload", "TriggeredBy", "UpheldBy",
     "RequiredBy", "BoundBy", "OnFailure", "User", "Job", "ConditionResult", "AssertResult", "ExecMainCode",
     "ExecMainStatus",
+    "InactiveExitTimestampMonotonic",
 )  # fmt: skip
 
 _PROPERTY_LINE = re.compile("(" + "|".join(_PROPERTIES) + ")=")
@@ -211,6 +214,7 @@ def _unit(block: _Block) -> Unit:
         assert_result=text("AssertResult") == "yes",
         exec_main_code=number("ExecMainCode"),
         exec_main_status=number("ExecMainStatus"),
+        started=number("InactiveExitTimestampMonotonic") / 1e6,
     )
 
 

@@ -26,28 +26,28 @@ from ansible_collections.gpuops.inference.plugins.module_utils._units import (
     run_command,
 )
 
-VLLM = """\
-Restart=on-failure
+# As systemd 252 and 257 print it, in their order.
+VLLM = r"""Restart=on-failure
 TimeoutStopUSec=1min 30s
-KillMode=mixed
-SendSIGKILL=yes
 MainPID=412
-ControlGroup=/system.slice/vllm.service
+Result=success
+NRestarts=2
 ExecMainCode=0
 ExecMainStatus=0
-NRestarts=2
-ExecStart={ path=/opt/vllm/bin/vllm ; argv[]=/opt/vllm/bin/vllm serve /models/Kimi-K2.5 --port 8000 \
-; ignore_errors=no ; start_time=[Mon 2026-11-30 08:00:00 UTC] ; stop_time=[n/a] \
-; pid=412 ; code=(null) ; status=0/0 }
+ExecStart={ path=/opt/vllm/bin/vllm ; argv[]=/opt/vllm/bin/vllm serve /models/Kimi-K2.5 --port 8000 ; \
+ignore_errors=no ; start_time=[Mon 2026-11-30 08:47:25 UTC] ; stop_time=[n/a] ; pid=412 ; \
+code=(null) ; status=0/0 }
+ControlGroup=/system.slice/vllm.service
 EnvironmentFiles=/etc/gpuops/vllm.service.env (ignore_errors=no)
-EnvironmentFiles=/etc/gpuops/vllm.service.secrets (ignore_errors=yes)
+EnvironmentFiles=/etc/gpuops/a b.secrets (ignore_errors=yes)
 User=vllm
-Result=success
+KillMode=mixed
+SendSIGKILL=yes
 Id=vllm.service
 RequiredBy=inference.target
 BoundBy=
 UpheldBy=
-OnFailure="notify\\\\x2dadmin.service"
+OnFailure="notify\\x2dadmin.service"
 TriggeredBy=vllm.timer vllm.path
 LoadState=loaded
 ActiveState=active
@@ -55,24 +55,43 @@ SubState=running
 FragmentPath=/etc/systemd/system/vllm.service
 DropInPaths=/run/systemd/system/vllm.service.d/90-gpuops-hold.conf
 UnitFileState=enabled
+InactiveExitTimestampMonotonic=1627881021
+Job=
 NeedDaemonReload=no
-Job=0
 ConditionResult=yes
 AssertResult=yes
-InvocationID=8e6b7f8d1a5f4a6cb0d1a9d5b1f3c2aa
-"""
+InvocationID=f48ccba1c3a34a919016002465f7dbc0
+""".replace("\\\n", "")
 
 MISSING = """\
 Restart=no
 TimeoutStopUSec=infinity
 MainPID=0
+Result=success
+NRestarts=0
+ExecMainCode=0
+ExecMainStatus=0
 ControlGroup=
-ExecStart=
-EnvironmentFiles=
+User=
+KillMode=control-group
+SendSIGKILL=yes
 Id=nope.service
+RequiredBy=
+BoundBy=
+UpheldBy=
+OnFailure=
+TriggeredBy=
 LoadState=not-found
 ActiveState=inactive
 SubState=dead
+FragmentPath=
+DropInPaths=
+UnitFileState=
+InactiveExitTimestampMonotonic=0
+Job=
+NeedDaemonReload=no
+ConditionResult=no
+AssertResult=no
 InvocationID=
 """
 
@@ -97,12 +116,14 @@ def test_one_call_tells_all_units() -> None:
     assert vllm.name == "vllm.service"
     assert vllm.exists and vllm.running
     assert vllm.exec_start == ("/opt/vllm/bin/vllm", "serve", "/models/Kimi-K2.5", "--port", "8000")
-    assert vllm.environment_files == ("/etc/gpuops/vllm.service.env", "/etc/gpuops/vllm.service.secrets")
+    assert vllm.environment_files == ("/etc/gpuops/vllm.service.env", "/etc/gpuops/a b.secrets")
     assert vllm.stop_timeout == 90
     assert vllm.n_restarts == 2
     assert vllm.triggered_by == ("vllm.timer", "vllm.path")
     assert vllm.on_failure == (r"notify\x2dadmin.service",)
     assert vllm.bound_by == ()
+    assert vllm.job == 0
+    assert vllm.started == pytest.approx(1627.881021)
     nope = units["nope.service"]
     assert not nope.exists and not nope.running
     assert nope.control_group == "" and nope.exec_start == ()
