@@ -1,0 +1,480 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# This module util is PRIVATE to the collection; it can change in any release.
+"""The pivot's record on the host: written before anything is touched, and read first by whoever comes next."""
+
+from __future__ import annotations
+
+import glob
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible_collections.gpuops.inference.plugins.module_utils._backup import forget, keep, look, put_back
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import DROP_IN_NAME
+from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
+from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
+    BACKUPS,
+    CONFIG,
+    LOCK,
+    PIVOT,
+    RECORDS,
+    SYSTEM_UNITS,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._record import (
+    Lock,
+    now,
+    read_json,
+    whoami,
+    write_json,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
+    Snapshot,
+    load_units,
+    take_snapshot,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._transaction import (
+    BACKWARD,
+    FORWARD,
+    VERSION,
+    Loose,
+    Scene,
+    TransactionError,
+    UnitState,
+    at_rest,
+    decide,
+    find_production,
+    observed,
+    seconds_text,
+    unfinished,
+    untouched,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, Units
+
+KEPT = 5
+"""Finished pivots whose record and files stay on the host."""
+
+Result = dict[str, Any]
+
+
+# --- what is so now ------------------------------------------------------------------------------------------------
+
+
+def observe(units: Units, named: Sequence[str]) -> Scene:
+    """Look at the engine units (the named ones, and any other that runs or is enabled) and at engines without a unit.
+
+    Raises TransactionError for a named unit that runs something else, UnitsError, RecordError.
+    """
+    with Probe() as probe:
+        snapshot = take_snapshot(probe, load_units(units, named), named)
+    found = {}
+    for name, engine_unit in snapshot.units.items():
+        unit = engine_unit.unit
+        if name in named or _active(unit) or unit.unit_file_state == "enabled":
+            found[name] = _state(units, unit, engine_unit.engine, snapshot)
+    absent = units.show([name for name in named if name not in found])
+    for name, unit in absent.items():
+        if unit.exists and unit.load_state != "masked":
+            raise TransactionError(snapshot.rejected_units.get(name, f"{name} runs no engine"))
+        found[name] = UnitState(
+            name, exists=unit.exists, unit_file_state=unit.unit_file_state, files=look(_paths(unit))
+        )
+    return Scene(found, _loose(snapshot))
+
+
+def _active(unit: Unit) -> bool:
+    return unit.running and unit.active_state != "deactivating"
+
+
+def _state(units: Units, unit: Unit, engine: str, snapshot: Snapshot) -> UnitState:
+    seen = snapshot.seen.get(unit.main_pid)
+    argv = seen.argv if seen is not None and _active(unit) else ()
+    return UnitState(
+        unit=unit.name,
+        engine=engine,
+        unit_file_state=unit.unit_file_state,
+        active=_active(unit),
+        invocation_id=unit.invocation_id if _active(unit) else "",
+        argv=argv,
+        command=unit.exec_start,
+        profiling=serving(engine, argv).profiling if argv else (),
+        files=look(_paths(unit)),
+        dependents=active_dependents(units, unit),
+    )
+
+
+def _paths(unit: Unit) -> list[str]:
+    """Every file that makes the unit what it is, and every file that a deployment may put there."""
+    ours = (SYSTEM_UNITS / unit.name, CONFIG / f"{unit.name}.env", CONFIG / f"{unit.name}.secrets")
+    # A leading `-` and glob patterns are allowed in EnvironmentFile=.
+    environment = [path for entry in unit.environment_files for path in sorted(glob.glob(entry.lstrip("-")))]
+    drop_ins = [path for path in unit.drop_in_paths if not path.endswith(f"/{DROP_IN_NAME}")]
+    fragment = [unit.fragment_path] if unit.fragment_path else []
+    return list(dict.fromkeys([*fragment, *drop_ins, *environment, *map(str, ours)]))
+
+
+def active_dependents(units: Units, unit: Unit) -> tuple[str, ...]:
+    """Active units that systemd stops when it stops this one, through any number of steps."""
+    found: dict[str, None] = {}
+    wave = [unit]
+    while wave:
+        names = {name for each in wave for name in (*each.required_by, *each.bound_by)} - set(found) - {unit.name}
+        wave = [each for each in units.show(sorted(names)).values() if _active(each)]
+        found.update((each.name, None) for each in wave)
+    return tuple(found)
+
+
+def _loose(snapshot: Snapshot) -> tuple[Loose, ...]:
+    members = {pid for engine_unit in snapshot.units.values() for pid in engine_unit.pids}
+    return tuple(
+        Loose(
+            pid,
+            seen.recognition.engine,
+            seen.recognition.role == "main",
+            str(seen.owner),
+            mask_command(seen.argv),
+        )
+        for pid, seen in sorted(snapshot.seen.items())
+        if seen.recognition is not None and pid not in members and not seen.process.dead
+    )
+
+
+# --- the record ----------------------------------------------------------------------------------------------------
+
+
+class PivotRecord:
+    """The states of the module pivot_record. Each returns the module's result; check mode writes nothing."""
+
+    def __init__(
+        self,
+        units: Units,
+        named: Sequence[str],
+        lock_timeout: float,
+        check: bool,
+        observer: Callable[[Units, Sequence[str]], Scene] = observe,
+    ) -> None:
+        self._units = units
+        self._named = list(named)
+        self._observer = observer
+        self._lock_timeout = lock_timeout
+        self._check = check
+
+    def show(self, production_unit: str) -> Result:
+        """What runs, what is production, and what an earlier pivot left. Read-only."""
+        record = read_json(PIVOT)
+        scene = self._observe(self._with_recorded(record))
+        result = {**_public(scene), "record": _summary(record), "unfinished": unfinished(record)}
+        try:
+            production = find_production(record, production_unit, scene)
+        except TransactionError as error:
+            return {**result, "changed": False, "production": None, "msg": str(error)}
+        others = sorted(scene.active - {production.unit}) + [str(loose) for loose in scene.loose]
+        unit = scene.units[production.unit]
+        return {
+            **result,
+            "changed": False,
+            "production": {
+                "unit": production.unit,
+                "why": production.why,
+                "undo": production.undo,
+                "at_rest": at_rest(production, scene),
+                "others": others,
+            },
+            "msg": f"production is {production.unit} ({production.why}): "
+            + _condition(unit)
+            + (f"; also here: {'; '.join(others)}" if others else ""),
+        }
+
+    def begin(self, target: str, allow_no_rollback: bool) -> Result:
+        """Decide how a pivot to `target` goes on, and write down what it can go back to."""
+        with self._lock():
+            record = read_json(PIVOT)
+            scene = self._observe([*self._with_recorded(record), target])
+            decision = decide(record, target, scene)
+            if scene.servers and not allow_no_rollback:
+                raise TransactionError(_no_way_back(scene))
+            run = uuid.uuid4().hex[:8]
+            if record is not None and decision.keep:
+                record = {**record, "target": target, "run": run, "by": whoami("pivot")}
+                if decision.drain:
+                    record = _in_phase(record, "begun")
+            else:
+                record = self._new_record(record, run, target, scene)
+            if not self._check:
+                write_json(PIVOT, record)
+            return {
+                "changed": False,
+                "run": run,
+                "mode": decision.mode,
+                "drain": decision.drain,
+                "outgoing": record["outgoing"],
+                "existing_units": sorted(name for name, unit in scene.units.items() if unit.exists),
+                "record": _summary(record),
+                **_public(scene),
+                "msg": decision.why,
+            }
+
+    def phase(self, run: str, name: str, cause: str) -> Result:
+        """Write down that a step is complete, or that the pivot turns back, and why."""
+        if self._check:
+            return {"changed": False, "touched": True, "msg": f"would go to phase {name}"}
+        record = self._own(run)
+        if name == "rolling_back" and untouched(observed(record), self._observe(list(record["observed"]))):
+            self._forget(record)
+            return {"changed": False, "touched": False, "msg": "nothing was touched"}
+        record = _in_phase(record, name)
+        if cause:
+            record["causes"] = [*record["causes"], {"phase": name, "cause": cause}]
+        write_json(PIVOT, record)
+        return {"changed": False, "touched": True, "record": _summary(record), "msg": f"phase {name}"}
+
+    def restore(self, run: str) -> Result:
+        """Put files and enablement back as they were observed. Nothing is started: the caller does, and watches it."""
+        with self._lock():
+            record = self._own(run)
+            before = observed(record)
+            start = sorted(name for name, unit in before.items() if unit.active)
+            result = {"start": start, "backups": record["backups"], "record": _summary(record)}
+            if self._check:
+                return {**result, "changed": True, "files": [], "msg": f"would restore {', '.join(before)}"}
+            write_json(PIVOT, _in_phase(record, "rolling_back"))
+            now_units = self._units.show(list(before))
+            changed = []
+            for name, unit in before.items():
+                if not unit.enabled and now_units[name].unit_file_state == "enabled":
+                    self._units.disable(name)
+                    changed.append(f"disabled {name}")
+            for unit in before.values():
+                changed += put_back(unit.files, Path(record["backups"]))
+            if changed:
+                self._units.daemon_reload()
+            now_units = self._units.show(list(before))
+            for name, unit in before.items():
+                if unit.enabled and now_units[name].unit_file_state != "enabled":
+                    self._units.enable(name)
+                    changed.append(f"enabled {name}")
+                if now_units[name].active_state == "failed":
+                    self._units.reset_failed(name)
+            return {**result, "changed": bool(changed), "files": changed, "msg": _restored(changed)}
+
+    def finish(self, run: str, target: str, stages: Sequence[Mapping[str, Any]], told: Sequence[str]) -> Result:
+        """Close the pivot: enablement moves to the target, or what stopped with the outgoing unit starts again."""
+        with self._lock():
+            record = None if self._check and not run else self._own(run) if run else read_json(PIVOT)
+            if record is not None and not unfinished(record):
+                record = None
+            backward = record is not None and record["phase"] in BACKWARD
+            scene = self._observe([*self._with_recorded(record), *([target] if target else [])])
+            moves = _moves(scene, target) if target else []
+            result: Result = {"diff": _enablement_diff(scene, moves), "moves": [" ".join(move) for move in moves]}
+            if self._check:
+                return {**result, "changed": bool(moves), "story": [], "msg": _moved(moves)}
+            if record is not None and not backward and not moves and untouched(observed(record), scene):
+                self._forget(record)
+                line = f"{target} already runs and is the enabled engine unit: nothing to do"
+                return {**result, "changed": False, "story": [line, *told], "msg": line}
+            if record is not None and not backward:
+                record = _in_phase(record, "ready")
+                write_json(PIVOT, record)
+            for verb, unit in moves:
+                (self._units.enable if verb == "enable" else self._units.disable)(unit)
+            if record is None:
+                return {**result, "changed": bool(moves), "story": list(told), "msg": _moved(moves)}
+            dependents = self._start_dependents(record) if backward else []
+            record = {**record, "stages": [dict(stage) for stage in stages]}
+            for name in ("rolled_back",) if backward else ("enabled", "done"):
+                record = _in_phase(record, name)
+                write_json(PIVOT, record)
+            story = (_back_story if backward else _forth_story)(record, told, moves, dependents)
+            return {**result, "changed": True, "story": story, "record": _summary(record), "msg": story[0]}
+
+    # --- parts ---
+
+    def _observe(self, names: Sequence[str]) -> Scene:
+        return self._observer(self._units, list(dict.fromkeys(names)))
+
+    def _lock(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._check else Lock(LOCK, self._lock_timeout, who="pivot")
+
+    def _with_recorded(self, record: Optional[Mapping[str, Any]]) -> list[str]:
+        recorded = list(record["observed"]) if record is not None and unfinished(record) else []
+        return list(dict.fromkeys([*self._named, *recorded]))
+
+    def _own(self, run: str) -> dict[str, Any]:
+        record = read_json(PIVOT)
+        if not unfinished(record) or record is None:
+            raise TransactionError("this pivot's record is gone: somebody finished or removed it; run again")
+        if record["run"] != run:
+            by = record["by"]
+            raise TransactionError(
+                f"another pivot (to {record['target']}, from {by['controller']}, since {by['since']}) took over on "
+                "this host; this one does no more"
+            )
+        return record
+
+    def _new_record(self, last: Optional[Mapping[str, Any]], run: str, target: str, scene: Scene) -> dict[str, Any]:
+        began = now()
+        name = f"{began.replace(':', '').replace('-', '')[:15]}-{run}"
+        backups = BACKUPS / name
+        if not self._check:
+            for unit in scene.units.values():
+                keep(unit.files, backups)
+            if last is not None:
+                _archive(last)
+        return {
+            "version": VERSION,
+            "id": name,
+            "run": run,
+            "by": whoami("pivot"),
+            "target": target,
+            "outgoing": sorted(scene.active),
+            "observed": {unit: state.as_dict() for unit, state in scene.units.items()},
+            "backups": str(backups),
+            "previous": last["id"] if last is not None else "",
+            "phase": "begun",
+            "phases": [{"name": "begun", "at": began}],
+            "causes": [],
+            "stages": [],
+        }
+
+    def _forget(self, record: Mapping[str, Any]) -> None:
+        """As if this pivot had never begun: it changed nothing, and the last one's record is worth more."""
+        with suppress(FileNotFoundError):
+            os.unlink(PIVOT)
+        if record["previous"]:
+            with suppress(FileNotFoundError):
+                os.replace(_archived(record["previous"]), PIVOT)
+        forget(Path(record["backups"]))
+
+    def _start_dependents(self, record: Mapping[str, Any]) -> list[str]:
+        wanted = sorted({name for unit in observed(record).values() for name in unit.dependents})
+        stopped = [name for name, unit in self._units.show(wanted).items() if not _active(unit)]
+        for name in stopped:
+            self._units.start(name)
+        return stopped
+
+
+def _in_phase(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {**record, "phase": name, "phases": [*record["phases"], {"name": name, "at": now()}]}
+
+
+def _archived(name: str) -> Path:
+    return RECORDS / f"pivot-{name}.json"
+
+
+def _archive(record: Mapping[str, Any]) -> None:
+    write_json(_archived(record["id"]), record)
+    # The names begin with the time, so that they sort by age.
+    for path in sorted(RECORDS.glob("pivot-*.json"))[:-KEPT]:
+        old = read_json(path)
+        if old is not None:
+            forget(Path(old["backups"]))
+        path.unlink()
+
+
+def _moves(scene: Scene, target: str) -> list[tuple[str, str]]:
+    """What makes `target` the one enabled engine unit; it is enabled first, so that a reboot always finds one."""
+    enable = [] if target in scene.enabled else [("enable", target)]
+    return enable + [("disable", name) for name in sorted(scene.enabled - {target})]
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+
+def _public(scene: Scene) -> Result:
+    return {
+        "engines": [
+            {
+                "unit": unit.unit,
+                "engine": unit.engine,
+                "exists": unit.exists,
+                "enabled": unit.enabled,
+                "active": unit.active,
+                "command": mask_command(unit.argv),
+                "profiling": list(unit.profiling),
+                "runs_its_own_command": unit.runs_its_own_command,
+            }
+            for unit in scene.units.values()
+        ],
+        "loose": [str(loose) for loose in scene.loose],
+    }
+
+
+def _summary(record: Optional[Mapping[str, Any]]) -> Optional[Result]:
+    if record is None:
+        return None
+    return {key: record[key] for key in ("id", "target", "outgoing", "phase", "phases", "causes", "stages", "backups")}
+
+
+def _condition(unit: UnitState) -> str:
+    if not unit.active:
+        return "it does not run"
+    if unit.profiling:
+        return f"it runs with profiler options ({', '.join(unit.profiling)})"
+    return "it runs" if unit.runs_its_own_command else "it runs with arguments that are not its unit's"
+
+
+def _no_way_back(scene: Scene) -> str:
+    return (
+        f"{'; '.join(map(str, scene.servers))}: no unit starts it, so a failed pivot could not bring it back. "
+        "End it yourself, run restore_production.yml, or pass gpuops_allow_no_rollback=true"
+    )
+
+
+def _restored(changed: Iterable[str]) -> str:
+    done = list(changed)
+    return f"restored: {', '.join(done)}" if done else "files and enablement are as they were"
+
+
+def _enablement_diff(scene: Scene, moves: Sequence[tuple[str, str]]) -> dict[str, str]:
+    before = {name: unit.unit_file_state or "absent" for name, unit in scene.units.items()}
+    after = {**before, **{unit: f"{verb}d" for verb, unit in moves}}
+    return {
+        "before_header": "enablement",
+        "after_header": "enablement",
+        "before": "".join(f"{name}: {before.get(name, 'absent')}\n" for name in sorted(after)),
+        "after": "".join(f"{name}: {after[name]}\n" for name in sorted(after)),
+    }
+
+
+def _moved(moves: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(" ".join(move) for move in moves) or "enablement is as it should be"
+
+
+def _forth_story(
+    record: Mapping[str, Any], told: Sequence[str], moves: Sequence[tuple[str, str]], _started: Sequence[str]
+) -> list[str]:
+    target = record["target"]
+    came_from = ", ".join(name for name in record["outgoing"] if name != target)
+    stopped = sorted({name for unit in observed(record).values() for name in unit.dependents})
+    head = f"{came_from} -> {target}" if came_from else f"{target} is in service"
+    return [
+        head,
+        *([f"took {seconds_text(record['stages'])}"] if record["stages"] else []),
+        *told,
+        *([f"enablement: {_moved(moves)}"] if moves else []),
+        *([f"stopped with {came_from}: {', '.join(stopped)}"] if stopped and came_from else []),
+    ]
+
+
+def _back_story(
+    record: Mapping[str, Any], told: Sequence[str], _moves_made: Sequence[tuple[str, str]], started: Sequence[str]
+) -> list[str]:
+    outgoing = ", ".join(record["outgoing"]) or "nothing"
+    return [
+        f"the pivot to {record['target']} was undone; as before it, {outgoing} runs",
+        *[f"{cause['phase']}: {cause['cause']}" for cause in record["causes"]],
+        *told,
+        *([f"asked to start again: {', '.join(started)}"] if started else []),
+        f"what was put back and what was replaced is in {record['backups']}",
+    ]
+
+
+STATES = ("show", "begin", "phase", "restore", "finish")
+PHASES = tuple(name for name in FORWARD + BACKWARD if name not in ("begun", "ready", "enabled"))

@@ -1,0 +1,236 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# This module util is PRIVATE to the collection; it can change in any release.
+"""A pivot as data: what was observed, what is so now, and what follows from the two. Nothing here touches the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+VERSION = 1
+"""Of the record's format; a record of another version is never guessed at."""
+
+FORWARD = ("begun", "drained", "deployed", "started", "ready", "enabled")
+"""Each is written when its step is complete, `started` when the start is about to be asked for."""
+BACKWARD = ("rolling_back", "rollback_failed")
+FINISHED = ("done", "rolled_back")
+
+NEW, RESUME, GO_BACK, OVER, SETTLED = "new", "resume", "go back", "over", "settled"
+
+
+class TransactionError(Exception):
+    """The pivot must not go on from here; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class FileState:
+    """A file as it was: its content's digest, who may use it, and where it points if it is a link."""
+
+    sha256: str
+    mode: int
+    uid: int
+    gid: int
+    link: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class UnitState:
+    """An engine unit as it was observed."""
+
+    unit: str
+    engine: str = ""
+    exists: bool = True
+    unit_file_state: str = ""
+    active: bool = False
+    """It runs, or is on its way to: what must run again after a rollback."""
+    invocation_id: str = ""
+    argv: tuple[str, ...] = ()
+    """The main process's own command line, () if nothing runs."""
+    command: tuple[str, ...] = ()
+    """ExecStart, split on spaces."""
+    profiling: tuple[str, ...] = ()
+    files: Mapping[str, Optional[FileState]] = field(default_factory=dict)
+    """By path: fragment, drop-ins, environment files; None where there was none."""
+    dependents: tuple[str, ...] = ()
+    """Active units that stop when this one stops."""
+
+    @property
+    def enabled(self) -> bool:
+        return self.unit_file_state == "enabled"
+
+    @property
+    def runs_its_own_command(self) -> bool:
+        """Whether the running arguments are the unit's; a script's interpreter comes before its own name."""
+        running = " ".join(self.argv).split()
+        wanted = list(self.command)
+        return bool(wanted) and len(running) - len(wanted) in (0, 1, 2) and running[-len(wanted) :] == wanted
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            **self.__dict__,
+            "argv": list(self.argv),
+            "command": list(self.command),
+            "profiling": list(self.profiling),
+            "dependents": list(self.dependents),
+            "files": {path: state and dict(state.__dict__) for path, state in self.files.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> UnitState:
+        return cls(
+            **{
+                **data,
+                "argv": tuple(data["argv"]),
+                "command": tuple(data["command"]),
+                "profiling": tuple(data["profiling"]),
+                "dependents": tuple(data["dependents"]),
+                "files": {path: state and FileState(**state) for path, state in data["files"].items()},
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Loose:
+    """An engine process that no engine unit answers for: it can be ended, and nobody could start it again."""
+
+    pid: int
+    engine: str
+    main: bool
+    """It is a server, not a worker left behind by one."""
+    owner: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} pid {self.pid} ({self.owner}): {self.command}"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is so now."""
+
+    units: Mapping[str, UnitState]
+    loose: tuple[Loose, ...] = ()
+
+    @property
+    def active(self) -> set[str]:
+        return {name for name, unit in self.units.items() if unit.active}
+
+    @property
+    def enabled(self) -> set[str]:
+        return {name for name, unit in self.units.items() if unit.enabled}
+
+    @property
+    def servers(self) -> tuple[Loose, ...]:
+        return tuple(loose for loose in self.loose if loose.main)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How a pivot goes on: `keep` means that the record's observation stays the one to go back to."""
+
+    mode: str
+    drain: bool
+    keep: bool
+    why: str
+
+
+def unfinished(record: Optional[Mapping[str, Any]]) -> bool:
+    """Whether a record tells of a pivot that neither arrived nor came back. TransactionError if it cannot be read."""
+    if record is None:
+        return False
+    if record.get("version") != VERSION or record.get("phase") not in FORWARD + BACKWARD + FINISHED:
+        raise TransactionError(
+            f"the pivot's record is of version {record.get('version')!r}, phase {record.get('phase')!r}, which this "
+            "release does not know; finish that pivot with the release that began it, or move the record away"
+        )
+    return record["phase"] not in FINISHED
+
+
+def observed(record: Mapping[str, Any]) -> dict[str, UnitState]:
+    """The units as the record's pivot found them."""
+    return {name: UnitState.from_dict(data) for name, data in record["observed"].items()}
+
+
+def untouched(before: Mapping[str, UnitState], scene: Scene) -> bool:
+    """Whether every observed unit still is as it was: same start, same files, same enablement."""
+    return all(
+        name in scene.units
+        and (unit.active, unit.invocation_id, unit.unit_file_state, dict(unit.files))
+        == (
+            scene.units[name].active,
+            scene.units[name].invocation_id,
+            scene.units[name].unit_file_state,
+            dict(scene.units[name].files),
+        )
+        for name, unit in before.items()
+    )
+
+
+def decide(record: Optional[Mapping[str, Any]], target: str, scene: Scene) -> Decision:
+    """What a pivot to `target` has to do, given what an earlier one left and what runs now."""
+    others = scene.active - {target}
+    up = target in scene.active and not others and not scene.servers
+    running = ", ".join(sorted(others)) or ", ".join(map(str, scene.servers)) or "nothing"
+    if not unfinished(record) or record is None:
+        if up:
+            return Decision(SETTLED, False, False, f"{target} runs, and no other engine does")
+        return Decision(NEW, True, False, f"{running} runs now")
+    left = f"an earlier pivot to {record['target']} was left in phase {record['phase']}"
+    outgoing = {name for name, unit in observed(record).items() if unit.active}
+    if outgoing and others == outgoing and target not in scene.active:
+        # Whoever brought production back may also have changed it: what runs now is what must come back.
+        return Decision(NEW, True, False, f"{left}, and {running} runs again")
+    if target == record["target"] and record["phase"] in FORWARD:
+        return Decision(RESUME, not up, True, f"{left}; this one finishes it")
+    if target in outgoing:
+        return Decision(GO_BACK, not up, True, f"{left}; this one goes back to {target}")
+    return Decision(OVER, not up, True, f"{left}; this one takes its place")
+
+
+@dataclass(frozen=True)
+class Production:
+    """The unit that is to serve, why it is that one, and whether the earlier pivot's changes are to be undone."""
+
+    unit: str
+    why: str
+    undo: bool
+
+
+def find_production(record: Optional[Mapping[str, Any]], named: str, scene: Scene) -> Production:
+    """The production unit: the one named, or what an unfinished pivot found, or the one enabled engine unit.
+
+    Raises TransactionError, saying what to pass, when that is not exactly one.
+    """
+    pending = record is not None and unfinished(record) and record["phase"] != "enabled"
+    before = observed(record) if record is not None and pending else {}
+    was = {name for name, unit in before.items() if unit.active} or {
+        name for name, unit in before.items() if unit.enabled
+    }
+    if named:
+        if named not in scene.units or (not scene.units[named].exists and named not in was):
+            raise TransactionError(f"{named} is no engine unit of this host: check gpuops_production_unit")
+        return Production(named, "named by the caller", undo=named in was)
+    if len(was) == 1:
+        return Production(was.pop(), "what ran before the unfinished pivot", undo=True)
+    enabled = scene.enabled
+    if len(enabled) != 1:
+        found = ", ".join(sorted(enabled)) or "none"
+        raise TransactionError(
+            f"production is the one enabled engine unit, and {len(enabled)} are enabled ({found}): pass "
+            f"gpuops_production_unit, one of {', '.join(sorted(scene.units)) or 'the engine units you deploy'}"
+        )
+    return Production(enabled.pop(), "the enabled engine unit", undo=False)
+
+
+def at_rest(production: Production, scene: Scene) -> bool:
+    """Whether production alone runs, as its unit says, so that nothing needs to be ended."""
+    unit = scene.units[production.unit]
+    return scene.active == {production.unit} and not scene.loose and not unit.profiling and unit.runs_its_own_command
+
+
+def seconds_text(stages: Sequence[Mapping[str, Any]]) -> str:
+    """`drain 12.3 s, load 41.0 s` from stages of {name, seconds}."""
+    return ", ".join(f"{stage['name']} {float(stage['seconds']):.1f} s" for stage in stages)

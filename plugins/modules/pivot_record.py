@@ -1,0 +1,302 @@
+#!/usr/bin/python
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: pivot_record
+short_description: Keep the record that a pivot between inference engines goes forth and back by
+version_added: 1.0.0
+description:
+  - This module belongs to the role P(gpuops.inference.pivot#role), which calls it in a fixed order. Read what an
+    earlier pivot left with O(state=show); leave the other states to the role.
+  - The record C(/var/lib/gpuops/pivot.json) tells what was observed before anything was touched, and how far the pivot
+    came. It is on the managed host, so that it survives the controller.
+  - A record is bookkeeping. RV(ignore:changed) speaks of files, enablement and units alone.
+extends_documentation_fragment:
+  - gpuops.inference.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: partial
+    details:
+      - Shows how enablement changes with O(state=finish).
+  idempotent:
+    support: full
+  action_group:
+    support: none
+options:
+  state:
+    description:
+      - V(show) reads the record and looks at the engine units. It changes nothing.
+      - V(begin) decides how a pivot to O(target) goes on, observes the engine units, keeps their files, and begins
+        the record.
+      - V(phase) records O(phase).
+      - V(restore) puts the files and the enablement of the observed units back. It starts nothing.
+      - V(finish) makes O(target) the one enabled engine unit, or starts what stopped along with the unit that a
+        rollback brought back, and closes the record.
+    type: str
+    choices: [show, begin, phase, restore, finish]
+    default: show
+  units:
+    description:
+      - Engine units that belong to the deployment, whether they exist yet or not.
+      - Other engine units are looked at when they run or are enabled.
+    type: list
+    elements: str
+    default: []
+  target:
+    description:
+      - The unit to pivot to.
+      - Required with O(state=begin).
+    type: str
+  production_unit:
+    description:
+      - The unit that is to be taken for production with O(state=show), where what is enabled does not say it.
+    type: str
+    default: ""
+  allow_no_rollback:
+    description:
+      - Go on though an engine runs that no unit starts and that could therefore not be brought back.
+    type: bool
+    default: false
+  run:
+    description:
+      - What O(state=begin) returned as RV(run). A pivot that another one took over from is refused.
+    type: str
+    default: ""
+  phase:
+    description:
+      - The phase to record with O(state=phase).
+    type: str
+    choices: [drained, deployed, started, rolling_back, rollback_failed]
+  cause:
+    description:
+      - Why the pivot turns back, or why that failed.
+    type: str
+    default: ""
+  stages:
+    description:
+      - What took how long, for the record.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: What was done.
+        type: str
+        required: true
+      seconds:
+        description: How long it took.
+        type: float
+        required: true
+  told:
+    description:
+      - What the modules of the other steps said, for RV(story).
+    type: list
+    elements: str
+    default: []
+  lock_timeout:
+    description:
+      - Seconds to wait while another call acts on the host.
+    type: float
+    default: 0
+seealso:
+  - module: gpuops.inference.gpu_drain
+  - module: gpuops.inference.inference_service
+author:
+  - gpuops.inference contributors (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Look at what runs, and at what an earlier pivot left
+  gpuops.inference.pivot_record:
+  register: left
+
+- name: Say what is production
+  ansible.builtin.debug:
+    msg: "{{ left.msg }}"
+"""
+
+RETURN = r"""
+msg:
+  description: The result in one sentence.
+  returned: always
+  type: str
+engines:
+  description: The engine units, and what they run.
+  returned: with O(state=show) and O(state=begin)
+  type: list
+  elements: dict
+  contains:
+    unit:
+      description: The unit's name.
+      type: str
+      returned: always
+    engine:
+      description: The engine that it runs. Empty for a unit that does not exist yet.
+      type: str
+      returned: always
+    exists:
+      description: Whether systemd knows the unit.
+      type: bool
+      returned: always
+    enabled:
+      description: Whether it starts at boot.
+      type: bool
+      returned: always
+    active:
+      description: Whether it runs, or is on its way to.
+      type: bool
+      returned: always
+    command:
+      description: The running command line, secrets masked.
+      type: str
+      returned: always
+    profiling:
+      description: Profiler options on the running command line.
+      type: list
+      elements: str
+      returned: always
+    runs_its_own_command:
+      description: Whether the running arguments are the unit's.
+      type: bool
+      returned: always
+loose:
+  description: Engine processes that no engine unit answers for.
+  returned: with O(state=show) and O(state=begin)
+  type: list
+  elements: str
+production:
+  description: What is to serve on this host. V(none) where that cannot be told; RV(msg) then says what to pass.
+  returned: with O(state=show)
+  type: dict
+  sample: {"unit": "vllm.service", "why": "the enabled engine unit", "undo": false, "at_rest": true, "others": []}
+unfinished:
+  description: Whether an earlier pivot neither arrived nor came back.
+  returned: with O(state=show)
+  type: bool
+record:
+  description: The last pivot, without the digests of its files.
+  returned: when there is one
+  type: dict
+  sample:
+    id: 20261130T083415-1a2b3c4d
+    target: sglang.service
+    outgoing: [vllm.service]
+    phase: done
+    phases: [{"name": "begun", "at": "2026-11-30T08:34:15+00:00"}]
+    causes: []
+    stages: [{"name": "drain", "seconds": 12.3}]
+    backups: /var/lib/gpuops/backups/20261130T083415-1a2b3c4d
+run:
+  description: What the other states want to be given.
+  returned: with O(state=begin)
+  type: str
+mode:
+  description: How the pivot goes on. One of V(new), V(resume), V(go back), V(over) and V(settled).
+  returned: with O(state=begin)
+  type: str
+drain:
+  description: Whether the GPUs must be drained first.
+  returned: with O(state=begin)
+  type: bool
+outgoing:
+  description: The units that ran when the pivot began.
+  returned: with O(state=begin)
+  type: list
+  elements: str
+existing_units:
+  description: The engine units that exist now.
+  returned: with O(state=begin)
+  type: list
+  elements: str
+touched:
+  description: Whether anything differs from what was observed. If not, the record is dropped.
+  returned: with O(state=phase)
+  type: bool
+start:
+  description: The units that ran when the pivot began, and must run again.
+  returned: with O(state=restore)
+  type: list
+  elements: str
+files:
+  description: What was put back.
+  returned: with O(state=restore)
+  type: list
+  elements: str
+moves:
+  description: How enablement changed.
+  returned: with O(state=finish)
+  type: list
+  elements: str
+story:
+  description: The pivot as lines for people.
+  returned: with O(state=finish)
+  type: list
+  elements: str
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError
+from ansible_collections.gpuops.inference.plugins.module_utils._pivot import PHASES, STATES, PivotRecord
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
+from ansible_collections.gpuops.inference.plugins.module_utils._transaction import TransactionError
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
+
+
+def run_module(module: AnsibleModule) -> dict[str, Any]:
+    params = module.params
+    pivot = PivotRecord(Units(), params["units"], params["lock_timeout"], module.check_mode)
+    if params["state"] == "begin":
+        return pivot.begin(params["target"], params["allow_no_rollback"])
+    if params["state"] == "phase":
+        return pivot.phase(params["run"], params["phase"], params["cause"])
+    if params["state"] == "restore":
+        return pivot.restore(params["run"])
+    if params["state"] == "finish":
+        return pivot.finish(params["run"], params["target"] or "", params["stages"], params["told"])
+    return pivot.show(params["production_unit"])
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": list(STATES), "default": "show"},
+            "units": {"type": "list", "elements": "str", "default": []},
+            "target": {"type": "str"},
+            "production_unit": {"type": "str", "default": ""},
+            "allow_no_rollback": {"type": "bool", "default": False},
+            "run": {"type": "str", "default": ""},
+            "phase": {"type": "str", "choices": list(PHASES)},
+            "cause": {"type": "str", "default": ""},
+            "stages": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "seconds": {"type": "float", "required": True},
+                },
+            },
+            "told": {"type": "list", "elements": "str", "default": []},
+            "lock_timeout": {"type": "float", "default": 0},
+        },
+        required_if=[("state", "begin", ["target"]), ("state", "phase", ["phase"])],
+        supports_check_mode=True,
+    )
+    try:
+        result = run_module(module)
+    except (TransactionError, RecordError, UnitsError, HoldError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+from ansible_collections.gpuops.inference.plugins.module_utils import _pivot
+from ansible_collections.gpuops.inference.plugins.module_utils._backup import look
+from ansible_collections.gpuops.inference.plugins.module_utils._pivot import PivotRecord, active_dependents
+from ansible_collections.gpuops.inference.plugins.module_utils._record import Lock, LockedError, read_json
+from ansible_collections.gpuops.inference.plugins.module_utils._transaction import (
+    Loose,
+    Scene,
+    TransactionError,
+    UnitState,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Completed, Units
+
+
+class Host:
+    """A directory with unit files, and a systemctl that keeps enablement and activity."""
+
+    def __init__(self, root: Path) -> None:
+        self.system = root / "system"
+        self.system.mkdir()
+        self.states: dict[str, str] = {}
+        self.active: dict[str, str] = {}
+        self.requires: dict[str, list[str]] = {}
+        self.loose: tuple[Loose, ...] = ()
+        self.calls: list[str] = []
+
+    def path(self, unit: str) -> Path:
+        return self.system / unit
+
+    def deploy(self, unit: str, text: str) -> None:
+        self.path(unit).write_text(text)
+        self.states.setdefault(unit, "disabled")
+
+    def systemctl(self, argv: Sequence[str], _timeout: float) -> Completed:
+        words = [word for word in argv[1:] if not word.startswith("--")]
+        verb, names = words[0], words[1:]
+        if verb == "show":
+            return Completed(0, "\n".join(self._show(name) for name in names), "")
+        self.calls.append(" ".join(words))
+        if verb in ("enable", "disable"):
+            if not self.path(names[0]).exists():
+                return Completed(1, "", f"Unit file {names[0]} does not exist.")
+            self.states[names[0]] = f"{verb}d"
+        if verb == "start":
+            self.active[names[0]] = "again"
+        return Completed(0, "", "")
+
+    def _show(self, name: str) -> str:
+        exists = self.path(name).exists() or name in self.requires
+        return (
+            f"Id={name}\nLoadState={'loaded' if exists else 'not-found'}\n"
+            f"ActiveState={self.active.get(name) and 'active' or 'inactive'}\nSubState=running\n"
+            f"UnitFileState={self.states.get(name, '') if self.path(name).exists() else ''}\n"
+            f"RequiredBy={' '.join(self.requires.get(name, []))}\n"
+        )
+
+    def scene(self, _units: Units, named: Sequence[str]) -> Scene:
+        found = {}
+        for name in named:
+            exists = self.path(name).exists()
+            found[name] = UnitState(
+                name,
+                exists=exists,
+                unit_file_state=self.states.get(name, "") if exists else "",
+                active=name in self.active,
+                invocation_id=self.active.get(name, ""),
+                files=look([str(self.path(name))]),
+                dependents=tuple(self.requires.get(name, [])) if name in self.active else (),
+            )
+        return Scene(found, self.loose)
+
+    def pivot(self, check: bool = False) -> PivotRecord:
+        return PivotRecord(
+            Units(runner=self.systemctl), ["vllm.service", "sglang.service"], 0, check, observer=self.scene
+        )
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    for name, path in {
+        "PIVOT": "lib/pivot.json",
+        "RECORDS": "lib/records",
+        "BACKUPS": "lib/backups",
+        "LOCK": "run/lock",
+    }.items():
+        monkeypatch.setattr(_pivot, name, tmp_path / path)
+    made = Host(tmp_path)
+    made.deploy("vllm.service", "vllm as it was\n")
+    made.states["vllm.service"] = "enabled"
+    made.active["vllm.service"] = "first"
+    made.requires["vllm.service"] = ["gateway.service"]
+    return made
+
+
+def left() -> Optional[dict[str, Any]]:
+    return read_json(_pivot.PIVOT)
+
+
+def drain(host: Host) -> None:
+    host.active.clear()
+
+
+def go(host: Host) -> str:
+    """A pivot that has come as far as a loading engine."""
+    run = host.pivot().begin("sglang.service", False)["run"]
+    drain(host)
+    host.pivot().phase(run, "drained", "")
+    host.deploy("sglang.service", "sglang\n")
+    host.pivot().phase(run, "started", "")
+    host.active["sglang.service"] = "new"
+    return str(run)
+
+
+def test_there(host: Host) -> None:
+    begun = host.pivot().begin("sglang.service", False)
+    assert (begun["mode"], begun["drain"], begun["outgoing"]) == ("new", True, ["vllm.service"])
+    assert begun["existing_units"] == ["vllm.service"]
+    run = go(host)
+    stages = [{"name": "drain", "seconds": 2.0}]
+    done = host.pivot().finish(run, "sglang.service", stages, ["sglang answers"])
+    assert host.calls == ["enable sglang.service", "disable vllm.service"], "a reboot always finds one enabled unit"
+    assert done["changed"]
+    assert done["story"] == [
+        "vllm.service -> sglang.service",
+        "took drain 2.0 s",
+        "sglang answers",
+        "enablement: enable sglang.service, disable vllm.service",
+        "stopped with vllm.service: gateway.service",
+    ]
+    assert done["diff"]["before"] == "sglang.service: disabled\nvllm.service: enabled\n"
+    assert done["diff"]["after"] == "sglang.service: enabled\nvllm.service: disabled\n"
+    record = left()
+    assert record is not None
+    assert [phase["name"] for phase in record["phases"]] == ["begun", "drained", "started", "ready", "enabled", "done"]
+
+
+def test_a_second_pivot_leaves_the_first_ones_record(host: Host) -> None:
+    host.pivot().finish(go(host), "sglang.service", [], [])
+    first = left()
+    again = host.pivot().begin("sglang.service", False)
+    assert (again["mode"], again["drain"]) == ("settled", False)
+    assert left() != first
+    finished = host.pivot().finish(again["run"], "sglang.service", [], ["ready"])
+    assert not finished["changed"]
+    assert finished["story"][0] == "sglang.service already runs and is the enabled engine unit: nothing to do"
+    assert left() == first
+    assert first is not None and [path.name for path in _pivot.BACKUPS.iterdir()] == [first["id"]]
+    assert not list(_pivot.RECORDS.iterdir())
+
+
+def test_back_to_what_was_observed(host: Host) -> None:
+    run = go(host)
+    host.path("vllm.service").write_text("changed by the pivot\n")
+    host.states.update({"vllm.service": "disabled", "sglang.service": "enabled"})
+    turned = host.pivot().phase(run, "rolling_back", "sglang crashed")
+    assert turned["touched"]
+    drain(host)
+    host.calls.clear()
+    restored = host.pivot().restore(run)
+    assert restored["start"] == ["vllm.service"]
+    assert host.calls == ["disable sglang.service", "daemon-reload", "enable vllm.service"]
+    assert host.path("vllm.service").read_text() == "vllm as it was\n"
+    assert not host.path("sglang.service").exists()
+    assert not host.pivot().restore(run)["changed"], "twice is once"
+    host.active["vllm.service"] = "second"
+    host.calls.clear()
+    done = host.pivot().finish(run, "", [], ["vllm answers"])
+    assert host.calls == ["start gateway.service"]
+    record = left()
+    assert record is not None and record["phase"] == "rolled_back"
+    story = "\n".join(done["story"])
+    assert "rolling_back: sglang crashed" in story
+    assert "vllm answers" in story
+    assert "asked to start again: gateway.service" in story
+    assert record["backups"] in story
+
+
+def test_what_was_stopped_stays_stopped(host: Host) -> None:
+    drain(host)
+    run = go(host)
+    host.pivot().phase(run, "rolling_back", "x")
+    drain(host)
+    assert host.pivot().restore(run)["start"] == []
+    assert "nothing runs" in host.pivot().finish(run, "", [], [])["story"][0]
+
+
+def test_a_pivot_refused_before_it_touched_anything_leaves_no_record(host: Host) -> None:
+    run = host.pivot().begin("sglang.service", False)["run"]
+    assert not host.pivot().phase(run, "rolling_back", "a foreign job holds GPU 3")["touched"]
+    assert left() is None
+    assert not list(_pivot.BACKUPS.iterdir())
+
+
+def test_the_next_run_keeps_the_first_observation(host: Host) -> None:
+    go(host)
+    begun = left()
+    again = host.pivot().begin("sglang.service", False)
+    assert (again["mode"], again["drain"], again["outgoing"]) == ("resume", False, ["vllm.service"])
+    drain(host)
+    other = host.pivot().begin("vllm.service", False)
+    assert (other["mode"], other["drain"]) == ("go back", True)
+    record = left()
+    assert begun is not None and record is not None
+    assert record["observed"] == begun["observed"]
+    assert record["target"] == "vllm.service"
+    host.active["vllm.service"] = "second"
+    host.pivot().finish(other["run"], "vllm.service", [], [])
+    assert host.states == {"vllm.service": "enabled", "sglang.service": "disabled"}
+
+
+def test_a_run_that_was_overtaken_does_no_more(host: Host) -> None:
+    run = go(host)
+    host.pivot().begin("vllm.service", False)
+    for step in (
+        lambda: host.pivot().phase(run, "rolling_back", "my engine was stopped"),
+        lambda: host.pivot().restore(run),
+        lambda: host.pivot().finish(run, "sglang.service", [], []),
+    ):
+        with pytest.raises(TransactionError, match="another pivot .to vllm.service.* took over"):
+            step()
+
+
+def test_a_record_that_is_gone_stops_the_pivot(host: Host) -> None:
+    run = go(host)
+    _pivot.PIVOT.unlink()
+    with pytest.raises(TransactionError, match="gone"):
+        host.pivot().phase(run, "drained", "")
+
+
+def test_an_engine_without_a_unit_needs_a_word(host: Host) -> None:
+    host.active.clear()
+    host.loose = (Loose(77, "sglang", True, "login session 3", "python -m sglang.launch_server"),)
+    with pytest.raises(TransactionError, match="pid 77 .login session 3.*gpuops_allow_no_rollback"):
+        host.pivot().begin("sglang.service", False)
+    assert left() is None
+    assert host.pivot().begin("sglang.service", True)["drain"]
+
+
+def test_check_mode_writes_nothing(host: Host, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    begun = host.pivot(check=True).begin("sglang.service", False)
+    assert begun["drain"]
+    assert not host.pivot(check=True).phase(begun["run"], "drained", "")["changed"]
+    would = host.pivot(check=True).finish("", "sglang.service", [], [])
+    assert would["moves"] == ["enable sglang.service", "disable vllm.service"]
+    assert would["diff"]["before"] == "sglang.service: absent\nvllm.service: enabled\n"
+    assert sorted(tmp_path.rglob("*")) == before
+    assert host.calls == []
+
+
+def test_another_call_on_the_host_is_named(host: Host) -> None:
+    with Lock(_pivot.LOCK, who="gpu_drain"), pytest.raises(LockedError, match="gpu_drain"):
+        host.pivot().begin("sglang.service", False)
+    assert left() is None
+
+
+def test_records_are_not_kept_for_ever(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(f"2026-11-30T08:{minute:02d}:00+00:00" for minute in range(60))
+    monkeypatch.setattr(_pivot, "now", lambda: next(times))
+    for number in range(4):
+        for target, other in (("sglang.service", "vllm.service"), ("vllm.service", "sglang.service")):
+            run = host.pivot().begin(target, False)["run"]
+            host.deploy(target, f"{target} {number}\n")
+            host.active = {target: f"{target}-{number}"}
+            host.pivot().finish(run, target, [], [])
+            assert host.states[other] == "disabled"
+    assert len(list(_pivot.RECORDS.iterdir())) == _pivot.KEPT
+    assert len(list(_pivot.BACKUPS.iterdir())) == _pivot.KEPT + 1
+
+
+def test_show(host: Host) -> None:
+    shown = host.pivot().show("")
+    assert shown["production"]["unit"] == "vllm.service"
+    assert shown["record"] is None
+    host.states["vllm.service"] = "disabled"
+    shown = host.pivot().show("")
+    assert shown["production"] is None
+    assert "pass gpuops_production_unit" in shown["msg"]
+    host.states["vllm.service"] = "enabled"
+    go(host)
+    shown = host.pivot().show("")
+    assert shown["unfinished"] and shown["production"]["undo"]
+    assert shown["production"]["others"] == ["sglang.service"]
+    assert "observed" not in shown["record"], "digests of secrets stay on the host"
+
+
+def test_dependents_are_followed_and_circles_end(host: Host) -> None:
+    host.requires = {"a.service": ["b.service"], "b.service": ["a.service", "c.service", "d.service"], "c.service": []}
+    host.active.update({"b.service": "x", "c.service": "x", "a.service": "x"})
+    units = Units(runner=host.systemctl)
+    unit = replace(units.show(["a.service"])["a.service"], name="a.service")
+    assert active_dependents(units, unit) == ("b.service", "c.service")
