@@ -4,46 +4,6 @@
 
 from __future__ import annotations
 
-DOCUMENTATION = r"""
-name: did_you_mean
-short_description: Name what is not known, with what was probably meant
-version_added: 1.0.0
-description:
-  - Keep the names that are not among the known ones, and say for each which known one is near.
-  - A misspelled variable is otherwise silently without effect.
-positional: known
-options:
-  _input:
-    description: The names in use.
-    type: list
-    elements: str
-    required: true
-  known:
-    description: The names that mean something.
-    type: list
-    elements: str
-    required: true
-author:
-  - gpuops.inference contributors (@gpuops)
-"""
-
-EXAMPLES = r"""
-- name: Refuse variables that nothing reads
-  ansible.builtin.assert:
-    that: unknown | length == 0
-    fail_msg: "unknown: {{ unknown | join('; ') }}"
-  vars:
-    unknown: "{{ query('ansible.builtin.varnames', '^app_') | gpuops.inference.did_you_mean(['app_port', 'app_user']) }}"
-"""
-
-RETURN = r"""
-_value:
-  description: One text for each unknown name.
-  type: list
-  elements: str
-  sample: ["app_prot (did you mean app_port?)", "app_colour"]
-"""
-
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
