@@ -1,0 +1,302 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading, GpuSelectionError
+from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
+    FOREIGN,
+    OBSERVER,
+    ORPHAN,
+    PROTECTED,
+    TARGET,
+    UNKNOWN,
+    Plan,
+    Policy,
+    make_plan,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hosts import ALL, SGLANG, VLLM, Host, unit
+
+DEFAULT = Policy()
+
+
+def plan_of(host: Host, policy: Policy = DEFAULT) -> Plan:
+    return make_plan(host.snapshot(), policy)
+
+
+def classes(plan: Plan) -> dict[int, str]:
+    return {item.seen.process.pid: item.cls for item in plan.judged}
+
+
+def touched(plan: Plan) -> set[int]:
+    """Every pid the plan signals or stops through its unit."""
+    return {item.seen.process.pid for item in plan.judged if item.action in ("end", "stop with its unit")}
+
+
+def test_a_serving_unit_is_stopped_as_a_whole_and_nobody_is_signalled() -> None:
+    plan = plan_of(Host().vllm())
+    assert (plan.stop, plan.hold, plan.end, plan.refusals) == (("vllm.service",), ("vllm.service",), (), ())
+    assert set(classes(plan).values()) == {TARGET}
+    assert plan.steps() == ["hold vllm.service", "stop vllm.service"]
+
+
+def test_an_idle_host_needs_nothing() -> None:
+    plan = plan_of(Host())
+    assert not plan.acts
+    assert plan.steps() == []
+    assert plan.refusals == ()
+
+
+def test_workers_that_outlived_their_server_are_orphans_and_all_are_told() -> None:
+    host = Host().vllm(name="").without(100)
+    plan = plan_of(host)
+    assert set(classes(plan).values()) == {ORPHAN}
+    (ending,) = plan.end
+    assert set(ending.term) == set(ending.members) == set(range(101, 110))
+
+
+def test_what_is_left_in_the_cgroup_of_a_failed_unit_is_ended_though_the_unit_is_gone() -> None:
+    host = Host().vllm().without(100)
+    left = host.units["vllm.service"].pids
+    host.unit(unit("vllm.service", active="failed", sub="failed"), list(left))
+    plan = plan_of(host)
+    assert plan.stop == ()
+    assert {pid for ending in plan.end for pid in ending.members} == set(left)
+    assert set(classes(plan).values()) == {ORPHAN}
+
+
+def test_a_unit_that_waits_to_be_started_again_is_stopped() -> None:
+    host = Host().unit(unit("vllm.service", active="activating", sub="auto-restart"), [])
+    assert plan_of(host).stop == ("vllm.service",)
+
+
+def test_an_engine_started_by_hand_gets_its_sigterm_at_the_server_alone() -> None:
+    host = Host().process(50, comm="bash", executable="/usr/bin/bash", argv=("-bash",), session=50)
+    host.vllm(name="", ppid=50)
+    plan = plan_of(host)
+    (ending,) = plan.end
+    assert ending.term == (100,)
+    assert set(ending.members) == set(range(100, 110))
+    assert 50 not in classes(plan)
+
+
+def test_helpers_that_cpython_left_behind_go_with_their_engine_and_only_with_it() -> None:
+    tracker = ("/opt/vllm/bin/python", "-c", "from multiprocessing.resource_tracker import main;main(9)")
+    host = Host().vllm(name="", session=100).without(100)
+    host.process(300, tracker, session=100).process(301, tracker, session=999)
+    assert 300 in touched(plan_of(host))
+    assert 301 not in touched(plan_of(host))
+
+
+@pytest.mark.parametrize(
+    "argv, executable",
+    [
+        (("tail", "-f", "/var/log/vllm serve.log"), "/usr/bin/tail"),
+        (("vim", "vllm", "serve"), "/usr/bin/vim.basic"),
+        (("python3", "/usr/bin/ansible-test", "vllm", "serve"), "/usr/bin/python3.13"),
+        (("python3", "-c", "print('vllm serve')"), "/usr/bin/python3.13"),
+        (("python3", "-m", "http.server"), "/usr/bin/python3.13"),
+        (("VLLM::Worker_TP0",), "/usr/bin/bash"),
+    ],
+)
+def test_a_name_alone_is_no_engine(argv: tuple[str, ...], executable: str) -> None:
+    assert plan_of(Host().process(500, argv, executable=executable)).judged == ()
+
+
+def test_a_foreign_job_is_refused_by_name_before_anything_is_planned_for_it() -> None:
+    host = Host().vllm(gpus=frozenset(range(7)))
+    host.process(700, ("python3", "train.py"), uses=frozenset({7}), uid=1001)
+    plan = plan_of(host)
+    assert classes(plan)[700] == FOREIGN
+    (refusal,) = plan.refusals
+    assert "GPU 7 is held by pid 700 (python3 train.py, uid 1001)" in refusal
+    assert "foreign: end" in refusal
+    told = plan_of(host, replace(DEFAULT, end_foreign=True))
+    assert told.refusals == ()
+    assert 700 in touched(told)
+
+
+@pytest.mark.parametrize(
+    "cgroup, says",
+    [
+        ("/system.slice/docker-" + "a" * 64 + ".scope", "docker stop"),
+        ("/kubepods.slice/kubepods-pod" + "b" * 36 + ".slice/cri-containerd-" + "c" * 64 + ".scope", "kubectl drain"),
+        ("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", "scancel"),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/llm.service", "systemctl --user"),
+    ],
+)
+def test_engines_of_owners_that_are_not_handled_are_refused(cgroup: str, says: str) -> None:
+    plan = plan_of(Host().vllm(name="", cgroup=cgroup))
+    assert plan.refusals
+    assert all(says in refusal for refusal in plan.refusals)
+
+
+def test_observers_are_left_and_an_unlisted_monitor_is_unknown_and_left() -> None:
+    host = Host().process(20, ("nv-hostengine",), observer="DCGM host engine", attached=ALL)
+    host.process(21, ("my-monitor",), executable="/usr/local/bin/my-monitor", attached=ALL)
+    plan = plan_of(host)
+    assert classes(plan) == {20: OBSERVER, 21: UNKNOWN}
+    assert not touched(plan)
+    assert plan.refusals == ()
+
+
+def test_a_program_in_the_table_that_computes_is_no_observer() -> None:
+    host = Host().process(20, ("nvtop",), observer="nvtop", attached=ALL, uvm=True)
+    assert classes(plan_of(host)) == {20: FOREIGN}
+
+
+def test_the_neighbour_of_a_subset_drain_serves_on() -> None:
+    host = Host().vllm(100, frozenset(range(4)), "vllm-a.service").vllm(200, frozenset(range(4, 8)), "vllm-b.service")
+    plan = plan_of(host, replace(DEFAULT, gpus=("0", "1", "2", "3")))
+    assert plan.stop == plan.hold == ("vllm-a.service",)
+    assert all(pid < 200 for pid in touched(plan))
+
+
+def test_an_engine_that_is_not_named_is_left_alone_when_only_the_other_is() -> None:
+    plan = plan_of(Host().vllm(), replace(DEFAULT, engines=("sglang",)))
+    assert plan.stop == ()
+
+
+def test_who_is_protected_blocks_with_its_name() -> None:
+    host = Host().vllm()
+    plan = plan_of(host, replace(DEFAULT, protect=("103",)))
+    assert classes(plan)[103] == PROTECTED
+    assert "vllm.service cannot be stopped: pid 103" in plan.refusals[0]
+
+
+def test_a_process_that_was_sent_sigkill_and_lives_is_told_before_anything_is_done() -> None:
+    host = Host().vllm()
+    host.process(103, ("VLLM::Worker_TP1",), uses=frozenset({1}), sigkill_pending=True, state="D", ppid=101)
+    (text,) = plan_of(host).unsettled
+    assert "pid 103" in text
+    assert "reboot" in text
+    assert plan_of(host, replace(DEFAULT, force=True)).unsettled == ()
+
+
+def test_memory_that_nobody_holds_is_told_though_an_observer_looks() -> None:
+    host = Host().process(20, ("nv-hostengine",), observer="DCGM host engine", attached=ALL)
+    host.leaks[3] = 5000
+    (text,) = plan_of(host).unsettled
+    assert "GPU 3 (GPU-0003) has 5000 MiB in use" in text
+
+
+def test_a_lost_gpu_and_a_missing_one_are_refused() -> None:
+    host = Host()
+    host.errors[2] = "GPU_IS_LOST"
+    assert "GPU_IS_LOST" in plan_of(host).refusals[0]
+    assert "shows 8 GPUs where 9 are expected" in plan_of(Host(), replace(DEFAULT, gpu_count=9)).refusals[0]
+
+
+def test_a_driver_that_cannot_be_asked_is_refused_unless_forced() -> None:
+    host = Host()
+    host.extra["reading"] = GpuReading(host.snapshot().reading.gpus, problems=("NVML hangs",), source="none")
+    assert plan_of(host).refusals == ("release could never be proven: NVML hangs",)
+    assert plan_of(host, replace(DEFAULT, force=True)).refusals == ()
+
+
+def test_a_gpu_that_does_not_exist_is_an_error_that_lists_what_does() -> None:
+    with pytest.raises(GpuSelectionError, match="GPU-0007"):
+        plan_of(Host(), replace(DEFAULT, gpus=("8",)))
+
+
+def test_too_few_rights_are_refused() -> None:
+    host = Host()
+    host.extra["unreadable"] = frozenset({77})
+    assert "become: true" in plan_of(host).refusals[0]
+
+
+def test_sglang_is_recognised_in_all_its_forms() -> None:
+    host = Host().process(400, SGLANG, comm="python", session=400)
+    for rank in range(8):
+        host.process(
+            401 + rank, (f"sglang::scheduler_TP{rank}",), ppid=400, uses=frozenset({rank}), attached=ALL, session=400
+        )
+    host.process(410, ("sglang::detokenizer",), ppid=400, session=400)
+    (ending,) = plan_of(host).end
+    assert ending.term == (400,)
+    assert len(ending.members) == 10
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> Host:
+    """Hosts where anything may stand beside anything."""
+    host = Host()
+    if draw(st.booleans()):
+        host.vllm(100, frozenset(range(4)), draw(st.sampled_from(["vllm-a.service", ""])))
+    if draw(st.booleans()):
+        host.vllm(200, frozenset(range(4, 8)), draw(st.sampled_from(["vllm-b.service", ""])))
+    for pid in draw(st.lists(st.sampled_from(sorted(host.processes)), max_size=3, unique=True)):
+        if pid != 1:
+            host.without(pid)
+    for offset in range(draw(st.integers(0, 6))):
+        pid = 600 + offset
+        host.process(
+            pid,
+            draw(st.sampled_from([("python3", "train.py"), ("bash",), ("VLLM::Worker",), VLLM, ("dcgmi",)])),
+            comm=draw(st.sampled_from(["python3", "sshd", "VLLM::Worker"])),
+            ppid=draw(st.sampled_from([1, *(known for known in host.processes if known != pid)])),
+            session=draw(st.sampled_from([1, 100, 200, pid])),
+            executable=draw(st.sampled_from(["/usr/bin/python3.13", "/usr/bin/bash", "/usr/sbin/sshd"])),
+            uses=draw(st.frozensets(st.integers(0, 7), max_size=3)),
+            attached=draw(st.sampled_from([frozenset(), ALL])),
+            observer=draw(st.sampled_from(["", "DCGM"])),
+            cgroup=draw(
+                st.sampled_from(["/system.slice/ssh.service", "/system.slice/docker-" + "a" * 64 + ".scope", "/"])
+            ),
+        )
+    host.extra["ours"] = frozenset(draw(st.lists(st.sampled_from(sorted(host.processes)), max_size=3)))
+    return host
+
+
+policies = st.builds(
+    Policy,
+    gpus=st.sampled_from([("all",), ("0",), ("0", "1", "2", "3"), ("GPU-0007",)]),
+    engines=st.sampled_from([("vllm", "sglang"), ("sglang",)]),
+    end_foreign=st.booleans(),
+    protect=st.lists(st.sampled_from(["101", "600", "601", "/usr/bin/bash"]), max_size=2).map(tuple),
+    force=st.booleans(),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(hosts(), policies)
+def test_no_plan_touches_what_it_must_not(host: Host, policy: Policy) -> None:
+    snapshot = host.snapshot()
+    plan = make_plan(snapshot, policy)
+    by_pid = {item.seen.process.pid: item for item in plan.judged}
+    signalled = {pid for ending in plan.end for pid in ending.members}
+    stopped = {pid for name in plan.stop for pid in snapshot.units[name].pids}
+    assert signalled <= set(snapshot.processes)
+    assert 1 not in signalled
+    assert not signalled & snapshot.ours
+    assert (
+        not signalled
+        & {pid for pid, process in snapshot.processes.items() if process.comm == "sshd"}
+        & {pid for pid, seen in snapshot.seen.items() if seen.executable.startswith("/usr/")}
+    )
+    for pid in signalled:
+        assert by_pid[pid].cls in (TARGET, ORPHAN, FOREIGN)
+        assert str(pid) not in policy.protect
+        if by_pid[pid].cls == FOREIGN:
+            assert policy.end_foreign
+    if (stopped & snapshot.ours) or any(str(pid) in policy.protect for pid in stopped):
+        assert plan.refusals
+    selected = {gpu.index for gpu in plan.gpus}
+    if len(selected) < 8:
+        for name in plan.stop:
+            used = {
+                index for pid in snapshot.units[name].pids if pid in snapshot.seen for index in snapshot.seen[pid].used
+            }
+            assert not used or used & selected, f"{name} is a neighbour"
+    for item in plan.judged:
+        if item.action in ("end", "stop with its unit") and item.seen.owner.kind == "container" and not item.unit:
+            assert plan.refusals
