@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading, GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     FOREIGN,
@@ -20,8 +23,6 @@ from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     Policy,
     make_plan,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hosts import ALL, SGLANG, VLLM, Host, unit

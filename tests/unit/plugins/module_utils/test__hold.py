@@ -1,0 +1,65 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError, Holds
+
+
+@pytest.fixture
+def holds(tmp_path: Path) -> Holds:
+    return Holds(tmp_path / "hold", tmp_path / "units")
+
+
+def test_a_hold_says_who_and_why_and_makes_systemd_look_for_it(holds: Holds) -> None:
+    assert holds.place(["vllm.service"], "driver update", "10.0.0.1") == ["vllm.service"]
+    hold = holds.read("vllm.service")
+    assert hold is not None
+    assert "vllm.service is held since" in str(hold)
+    assert "by 10.0.0.1: driver update" in str(hold)
+    drop_in = (holds.units / "vllm.service.d" / "90-gpuops-hold.conf").read_text()
+    assert f"AssertPathExists=!{holds.directory}/vllm.service\n" in drop_in
+    assert "Restart=no\n" in drop_in
+    assert holds.all() == [hold]
+
+
+def test_an_older_hold_keeps_its_own_words(holds: Holds) -> None:
+    holds.place(["vllm.service"], "first", "a")
+    assert holds.place(["vllm.service", "sglang.service"], "second", "b") == ["sglang.service"]
+    hold = holds.read("vllm.service")
+    assert hold is not None
+    assert hold.reason == "first"
+
+
+def test_lifting_leaves_nothing_behind_and_spares_other_drop_ins(holds: Holds) -> None:
+    holds.place(["vllm.service", "sglang.service"], "x", "y")
+    other = holds.units / "sglang.service.d" / "50-other.conf"
+    other.write_text("[Unit]\n")
+    assert holds.lift(["vllm.service", "sglang.service", "never.service"]) == ["vllm.service", "sglang.service"]
+    assert holds.all() == []
+    assert not (holds.units / "vllm.service.d").exists()
+    assert list((holds.units / "sglang.service.d").iterdir()) == [other]
+    assert holds.lift(["vllm.service"]) == []
+
+
+def test_an_expired_hold_is_none_and_can_be_taken_over(holds: Holds) -> None:
+    holds.place(["vllm.service"], "short", "a", until=time.time() - 1)
+    assert holds.read("vllm.service") is None
+    assert holds.place(["vllm.service"], "next", "b") == ["vllm.service"]
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "vllm", "a/b.service", "", "x" * 300 + ".service", "a\n.service"])
+def test_a_name_that_is_no_unit_leads_nowhere(holds: Holds, name: str) -> None:
+    with pytest.raises(HoldError):
+        holds.read(name)
+
+
+def test_a_percent_sign_in_the_path_is_no_specifier(tmp_path: Path) -> None:
+    holds = Holds(tmp_path / "a%b", tmp_path / "units")
+    holds.place(["vllm.service"], "x", "y")
+    assert "a%%b/vllm.service" in (tmp_path / "units" / "vllm.service.d" / "90-gpuops-hold.conf").read_text()
