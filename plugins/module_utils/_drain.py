@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._ending import Ended, Ending, Pinned
-from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import Serving, serving
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import Holds
 from ansible_collections.gpuops.inference.plugins.module_utils._holders import Process, read_process, wait_channel
@@ -31,9 +31,10 @@ from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     protection_of,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._quiesce import quiesce
+from ansible_collections.gpuops.inference.plugins.module_utils._ready import asker
 from ansible_collections.gpuops.inference.plugins.module_utils._release import Identity, Verdict, Watch, verdict_of
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
-    EngineUnit,
     Snapshot,
     load_units,
     take_snapshot,
@@ -61,6 +62,10 @@ CONNECT = 1.0
 """Seconds to find out on loopback whether an engine listens."""
 
 
+class NotQuietError(Exception):
+    """An engine still answers requests, and the caller did not allow to cut them off."""
+
+
 @dataclass(frozen=True)
 class Timeouts:
     """All in seconds. `stop` None takes each unit's own TimeoutStopSec, at most STOP_CAP."""
@@ -70,6 +75,7 @@ class Timeouts:
     stop: Optional[float] = None
     term: float = 15.0
     kill: float = 60.0
+    quiesce: float = 60.0
     release: float = 120.0
     stable_for: float = 3.0
 
@@ -130,6 +136,7 @@ class Drain:
         journal: Journal,
         reason: str,
         who: str,
+        cut_requests: bool = False,
     ) -> None:
         self.policy = policy
         self.timeouts = timeouts
@@ -139,6 +146,8 @@ class Drain:
         self.journal = journal
         self.reason = reason
         self.who = who
+        self.cut_requests = cut_requests
+        self.came_up: frozenset[str] = frozenset()
         self.story = Story()
         self.snapshot = Snapshot(GpuReading(), {}, {}, {})
         self.last_judged: tuple[Judged, ...] = ()
@@ -173,6 +182,7 @@ class Drain:
     def _act(self, plan: Plan, keep_hold: bool) -> None:
         if plan.acts or keep_hold:
             self._hold(plan)
+        self._quiesce(plan)
         for _round in range(ROUNDS):
             if self._more_to_do(plan):
                 self._stop(plan)
@@ -212,6 +222,30 @@ class Drain:
                 self.units.daemon_reload()
                 actions.extend(f"lift the hold of {unit}" for unit in self.story.lifted_units)
 
+    def _quiesce(self, plan: Plan) -> None:
+        """Wait until the engines that came up have nothing to do. Raises NotQuietError, with nothing stopped yet."""
+        servers = {
+            name: serving(self.snapshot.units[name].engine, self.snapshot.units[name].unit.exec_start)
+            for name in plan.stop
+        }
+        for item in plan.judged:
+            recognition = item.seen.recognition
+            if item.action == "end" and recognition is not None and recognition.role == "main":
+                servers.setdefault(f"{recognition.engine} of {item.group}", serving(recognition.engine, item.seen.argv))
+        up = {name: where for name, where in servers.items() if _listens(where)}
+        self.came_up = frozenset(up)
+        if not up or not self.timeouts.quiesce:
+            return
+        with self.story.stage("quiesce") as actions:
+            asks = {name: (where.engine, asker(where.host, where.port, None)) for name, where in up.items()}
+            outcomes = quiesce(asks, self.timeouts.quiesce)
+            actions.extend(f"{name}: {outcome.why}" for name, outcome in outcomes.items())
+            busy = [f"{name} is not idle: {outcome.why}" for name, outcome in outcomes.items() if not outcome.quiet]
+            if busy and not self.cut_requests:
+                raise NotQuietError(
+                    "; ".join(busy) + ". Nothing was stopped; on_quiesce_timeout: proceed cuts them off"
+                )
+
     # --- engine units -------------------------------------------------------------------------------------------------
 
     def _stop(self, plan: Plan) -> None:
@@ -221,8 +255,7 @@ class Drain:
             began = time.monotonic()
             waiting = {name: self.snapshot.units[name].unit for name in plan.stop}
             deadlines = {
-                name: began
-                + min(self.timeouts.of(unit), math.inf if _listens(self.snapshot.units[name]) else LOADING_GRACE)
+                name: began + min(self.timeouts.of(unit), math.inf if name in self.came_up else LOADING_GRACE)
                 for name, unit in waiting.items()
             }
             self.journal.send(f"Stopping {', '.join(plan.stop)}: {self.reason}", units=" ".join(plan.stop))
@@ -353,9 +386,8 @@ def _survivor(process: Process) -> dict[str, Any]:
     }
 
 
-def _listens(engine_unit: EngineUnit) -> bool:
+def _listens(where: Serving) -> bool:
     """Whether the engine ever came up: both answer on their port only once the model is loaded."""
-    where = serving(engine_unit.engine, engine_unit.unit.exec_start)
     try:
         with socket.create_connection((where.host, where.port), timeout=CONNECT):
             return True

@@ -405,7 +405,7 @@ def _blind_spots(snapshot: Snapshot, policy: Policy) -> list[str]:
     if snapshot.unreadable:
         pids = ", ".join(str(pid) for pid in sorted(snapshot.unreadable)[:5])
         refusals.append(
-            f"the descriptors of {len(snapshot.unreadable)} processes cannot be read (pid {pids}): run with become: true"
+            f"descriptors of {len(snapshot.unreadable)} processes cannot be read (pid {pids}): run with `become: true`"
         )
     if not reading.usable and not policy.force:
         refusals.append("release could never be proven: " + "; ".join(reading.problems))

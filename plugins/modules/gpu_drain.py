@@ -69,6 +69,19 @@ options:
         that does not answer). The module still fails at the end if a GPU is not free.
     type: bool
     default: false
+  quiesce_timeout:
+    description:
+      - How long to wait, in seconds, until no engine runs a request, has one waiting, or answered one for 2 seconds.
+      - An engine whose metrics cannot be read is not waited for, and the stage says so. V(0) does not wait at all.
+    type: float
+    default: 60
+  on_quiesce_timeout:
+    description:
+      - What to do with an engine that still has requests after O(quiesce_timeout).
+      - V(fail) leaves it serving and fails, V(proceed) stops it and cuts its requests off.
+    type: str
+    choices: [fail, proceed]
+    default: fail
   stop_timeout:
     description:
       - How long an engine unit may take to stop, in seconds, before its cgroup is killed.
@@ -220,7 +233,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
     RELEASE_ARGUMENTS,
     negative,
 )
-from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain, Timeouts
+from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain, NotQuietError, Timeouts
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError, Holds
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
@@ -250,6 +263,8 @@ ARGUMENTS: dict[str, Any] = {
     "keep_hold": {"type": "bool", "default": False},
     "reason": {"type": "str", "default": "drain"},
     "force": {"type": "bool", "default": False},
+    "quiesce_timeout": {"type": "float", "default": 60.0},
+    "on_quiesce_timeout": {"type": "str", "choices": ["fail", "proceed"], "default": "fail"},
     "stop_timeout": {"type": "float"},
     "term_timeout": {"type": "float", "default": 15.0},
     "kill_timeout": {"type": "float", "default": 60.0},
@@ -277,6 +292,7 @@ def main() -> None:
         stop=params["stop_timeout"],
         term=params["term_timeout"],
         kill=params["kill_timeout"],
+        quiesce=params["quiesce_timeout"],
         release=params["release_timeout"],
         stable_for=params["stable_for"],
     )
@@ -284,7 +300,17 @@ def main() -> None:
     began = time.monotonic()
     try:
         with Lock(LOCK, params["lock_timeout"], who["command"]), Probe() as probe:
-            drain = Drain(policy, timeouts, probe, Units(), Holds(), Journal(), params["reason"], who["controller"])
+            drain = Drain(
+                policy,
+                timeouts,
+                probe,
+                Units(),
+                Holds(),
+                Journal(),
+                params["reason"],
+                who["controller"],
+                cut_requests=params["on_quiesce_timeout"] == "proceed",
+            )
             plan = drain.plan()
             before = drain.snapshot
             refused = [*plan.refusals, *plan.unsettled]
@@ -292,7 +318,7 @@ def main() -> None:
             if not refused and not module.check_mode:
                 try:
                     drain.act(plan, params["keep_hold"])
-                except (UnitsError, RecordError) as stopped:
+                except (NotQuietError, UnitsError, RecordError) as stopped:
                     # Told with everything done so far: what was stopped is stopped.
                     error = str(stopped)
             result = drain_result(drain, plan, before, refused, error, params["keep_hold"], module.check_mode)
