@@ -36,7 +36,7 @@ demo:  ## Pivot a simulated 8-GPU host from vLLM to SGLang
 demo-down:  ## Remove all that demo made
 	$(run) scripts/demo down
 
-lock:  ## Lock anew what requirements/*.in name
+lock:  ## Lock anew what requirements/dev.in names
 	$(run) scripts/lock
 
 clean:  ## Remove what the tools made here; simulated hosts go with demo-down

@@ -372,9 +372,10 @@ def select_gpus(reading: GpuReading, wanted: Sequence[str]) -> tuple[Gpu, ...]:
     """
     names = [str(name).strip() for name in wanted]
     there = ", ".join(f"{gpu.index} = {gpu.uuid or gpu.error}" for gpu in reading.gpus) or "none"
-    if not names or not reading.gpus:
-        why = "no GPU is named" if not names else "no GPU can be seen"
-        raise GpuSelectionError(f"{why}; this host has: {there}")
+    if not reading.gpus:
+        raise GpuSelectionError("no GPU can be seen: " + ("; ".join(reading.problems) or "NVML lists none"))
+    if not names:
+        raise GpuSelectionError(f"no GPU is named; this host has: {there}")
     unknown = []
     chosen = set()
     for name in names:

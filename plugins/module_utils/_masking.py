@@ -63,22 +63,24 @@ def printable(text: str, limit: int = LIMIT) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def mask_command(argv: Sequence[str], secrets: Collection[str] = (), limit: int = LIMIT) -> str:
-    """A command line as one printable line of at most limit characters, its secrets masked."""
+def mask_argv(argv: Sequence[str], secrets: Collection[str] = (), limit: int = LIMIT) -> list[str]:
+    """The words of a command line, the values of its secret flags masked, each printable and at most limit long."""
     words: list[str] = []
-    length = 0
     hide = False
     for word in argv:
-        if length > limit:
-            break
         flag, equals, _ = word.partition("=")
         if hide:
             words.append(MASK)
         elif equals and is_secret_name(flag):
-            words.append(f"{flag}={MASK}")
+            words.append(printable(f"{flag}={MASK}", limit))
         else:
             # Cut far behind what is shown, so that no secret is cut in two and missed.
-            words.append(mask_text(word[: limit + _LONGEST_SECRET], secrets))
-        length += len(words[-1]) + 1
+            words.append(printable(mask_text(word[: limit + _LONGEST_SECRET], secrets), limit))
         hide = not hide and not equals and word.startswith("-") and is_secret_name(word)
-    return printable(" ".join(words), limit)
+    return words
+
+
+def mask_command(argv: Sequence[str], secrets: Collection[str] = (), limit: int = LIMIT) -> str:
+    """A command line as one printable line of at most limit characters, its secrets masked."""
+    # No word is shorter than nothing and a blank: more words than this are not shown.
+    return printable(" ".join(mask_argv(argv[:limit], secrets, limit)), limit)

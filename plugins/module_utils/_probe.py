@@ -48,6 +48,8 @@ ENDING = 1.0
 MAX_RESTARTS = 3
 """Workers started anew after one blocked on a process: each costs a part of the caller's time."""
 
+_TARGETS = {"cmdlines": "command line", "environs": "environment", "maps": "memory map"}
+
 
 class _UnansweredError(Exception):
     """The child did not answer in time, or ended; the text says which."""
@@ -472,7 +474,7 @@ class Probe:
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def _processes(self, request: Mapping[str, object], pids: Iterable[int], timeout: float) -> dict[int, Any]:
+    def _processes(self, request: Mapping[str, Any], pids: Iterable[int], timeout: float) -> dict[int, Any]:
         """Answers by pid. A process that blocks costs its own answer and a quarter of the time, not the others'."""
         deadline = time.monotonic() + timeout
         silence = max(1.0, timeout / 4)
@@ -489,7 +491,7 @@ class Probe:
                 break
             for pid in waiting[:1]:
                 self._blocked[pid] = (
-                    f"pid {pid}{_whereabouts(pid)} blocks whoever reads its {request['op']} ({failure}): "
+                    f"pid {pid}{_whereabouts(pid)} blocks whoever reads its {_TARGETS[request['op']]} ({failure}): "
                     "its memory lock is held, most likely by a thread that is stuck in the driver"
                 )
             waiting = waiting[1:]

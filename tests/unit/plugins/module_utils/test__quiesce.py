@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpuops.inference.plugins.module_utils._quiesce import Load, Outcome, quiesce, read_load
 from ansible_collections.gpuops.inference.plugins.module_utils._ready import Answer, NoAnswer, Question
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def metrics(running: float, waiting: float, served: float) -> str:
