@@ -181,7 +181,7 @@ class Drain:
 
     def _act(self, plan: Plan, keep_hold: bool) -> None:
         if plan.acts or keep_hold:
-            self._hold(plan)
+            self._hold(plan, keep_hold)
         self._quiesce(plan)
         for _round in range(ROUNDS):
             if self._more_to_do(plan):
@@ -206,9 +206,9 @@ class Drain:
         tried = {survivor["pid"] for survivor in self.story.survivors}
         return bool(set(plan.stop) - self.stuck_units or any(set(ending.members) - tried for ending in plan.end))
 
-    def _hold(self, plan: Plan) -> None:
+    def _hold(self, plan: Plan, lasting: bool) -> None:
         with self.story.stage("hold") as actions:
-            placed = self.holds.place(plan.hold, self.reason, self.who)
+            placed = self.holds.place(plan.hold, self.reason, self.who, lasting=lasting)
             self.story.held_units = placed
             if placed:
                 self.units.daemon_reload()

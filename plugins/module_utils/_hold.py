@@ -10,13 +10,15 @@ starts and restarts; `Restart=no` is there because systemd 257 skips asserts in 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Optional
 
+from ansible_collections.gpuops.inference.plugins.module_utils._holders import read_process
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import HOLDS, RUNTIME_UNITS
 from ansible_collections.gpuops.inference.plugins.module_utils._record import read_json, write_json
 
@@ -32,16 +34,27 @@ class HoldError(Exception):
 
 @dataclass(frozen=True)
 class Hold:
-    """Who keeps a unit from starting. Times are seconds since the epoch; `until` 0 means until it is lifted."""
+    """Who keeps a unit from starting. Times are seconds since the epoch; `until` 0 means until it is lifted.
+
+    A hold for the length of one drain carries that drain's pid and start time: it ends with the process, so that a
+    drain that was killed leaves no unit held for ever.
+    """
 
     unit: str
     reason: str
     who: str
     since: float
     until: float = 0.0
+    pid: int = 0
+    start: int = 0
 
-    def expired(self, now: float) -> bool:
-        return bool(self.until) and now >= self.until
+    def over(self, now: float) -> bool:
+        if self.until and now >= self.until:
+            return True
+        if not self.pid:
+            return False
+        holder = read_process(self.pid)
+        return holder is None or holder.start != self.start
 
     def __str__(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
@@ -56,20 +69,27 @@ class Holds:
         self.units = units
 
     def read(self, unit: str) -> Optional[Hold]:
-        """The standing hold of a unit; an expired one is none. Raises RecordError if its file is broken."""
+        """The standing hold of a unit; one that is over is none. Raises RecordError if its file is broken."""
         data = read_json(self.directory / _checked(unit))
         hold = Hold(**data) if data is not None else None
-        return None if hold is None or hold.expired(time.time()) else hold
+        return None if hold is None or hold.over(time.time()) else hold
 
     def all(self) -> list[Hold]:
         names = sorted(path.name for path in self.directory.glob("*.service")) if self.directory.is_dir() else []
         return [hold for name in names if (hold := self.read(name)) is not None]
 
-    def place(self, units: Iterable[str], reason: str, who: str, until: float = 0.0) -> list[str]:
-        """Hold the units that are not held yet; an older hold keeps its own words. Returns those newly held."""
+    def place(self, units: Iterable[str], reason: str, who: str, until: float = 0.0, lasting: bool = True) -> list[str]:
+        """Hold the units that are not held yet; an older hold keeps its own words. Returns those newly held.
+
+        One that is not lasting is over when this process is.
+        """
         placed = [unit for unit in units if self.read(unit) is None]
+        ourselves = None if lasting else read_process(os.getpid())
         for unit in placed:
-            write_json(self.directory / unit, asdict(Hold(unit, reason, who, time.time(), until)))
+            hold = Hold(unit, reason, who, time.time(), until)
+            if ourselves is not None:
+                hold = replace(hold, pid=ourselves.pid, start=ourselves.start)
+            write_json(self.directory / unit, asdict(hold))
             drop_in = self._drop_in(unit)
             drop_in.parent.mkdir(parents=True, exist_ok=True)
             marker = str(self.directory / unit).replace("%", "%%")
@@ -77,7 +97,7 @@ class Holds:
         return placed
 
     def lift(self, units: Iterable[str]) -> list[str]:
-        """Take holds away, expired ones too. Returns the units that had one."""
+        """Take holds away, those that are over too. Returns the units that had one."""
         lifted = []
         for unit in units:
             drop_in = self._drop_in(unit)

@@ -3,6 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -51,6 +53,26 @@ def test_an_expired_hold_is_none_and_can_be_taken_over(holds: Holds) -> None:
     holds.place(["vllm.service"], "short", "a", until=time.time() - 1)
     assert holds.read("vllm.service") is None
     assert holds.place(["vllm.service"], "next", "b") == ["vllm.service"]
+
+
+def test_a_hold_for_one_drain_ends_with_its_process(tmp_path: Path, holds: Holds) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+sys.path[:0] = {sys.path!r}
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import Holds
+holds = Holds(Path({str(holds.directory)!r}), Path({str(holds.units)!r}))
+holds.place(["vllm.service"], "drain", "x", lasting=False)
+print(holds.read("vllm.service"), flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as drain:
+        assert drain.stdout is not None
+        assert b"is held" in drain.stdout.readline()
+        assert holds.read("vllm.service") is not None
+        drain.communicate()
+    assert holds.read("vllm.service") is None
+    assert holds.lift(["vllm.service"]) == ["vllm.service"]
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "vllm", "a/b.service", "", "x" * 300 + ".service", "a\n.service"])
