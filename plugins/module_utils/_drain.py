@@ -366,9 +366,7 @@ def release_watch(
             for gpu in plan.gpus
         }
         return verdicts, {
-            item.seen.process.identity
-            for item in judged
-            if item.seen.sigkill_pending and wanted & (set(item.seen.used) | item.seen.attached)
+            item.seen.process.identity for item in judged if item.seen.sigkill_pending and wanted & item.held
         }
 
     return Watch(look, timeouts.stable_for if wait_stable else 0.0, timeouts.release, timeouts.kill)

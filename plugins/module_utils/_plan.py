@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import is_multiprocessing_child
@@ -65,6 +65,8 @@ class Judged:
     group: str = ""
     """The engine instance it belongs to: its unit, or `pid N` of the topmost process."""
     unit: str = ""
+    held: frozenset[int] = frozenset()
+    """Indexes of the GPUs it is a holder of."""
     action: str = "leave"
 
     def as_dict(self) -> dict[str, Any]:
@@ -159,30 +161,45 @@ def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
 def judge(snapshot: Snapshot, policy: Policy) -> tuple[Judged, ...]:
     """Class every process that touches a GPU or belongs to an engine; what is neither is left out."""
     groups = _engine_groups(snapshot)
+    held = _held_gpus(snapshot, groups)
     result = []
     for pid, seen in sorted(snapshot.seen.items()):
         protection = protection_of(seen, snapshot, policy)
-        touches = bool(seen.used or seen.attached or seen.uvm)
-        if pid in groups:
-            group, unit, orphan = groups[pid]
-            if protection:
-                result.append(Judged(seen, PROTECTED, protection, group, unit))
-            elif orphan:
-                result.append(Judged(seen, ORPHAN, _orphan_reason(seen, unit), group, unit))
-            else:
-                name = unit or "an engine started by hand"
-                result.append(Judged(seen, TARGET, f"belongs to {name}", group, unit))
-        elif not touches:
-            continue
-        elif protection:
-            result.append(Judged(seen, PROTECTED, protection))
+        group, unit, orphan = groups.get(pid, (f"pid {pid}", "", False))
+        if protection:
+            cls, why = PROTECTED, protection
+        elif orphan:
+            cls, why = ORPHAN, _orphan_reason(seen, unit)
+        elif pid in groups:
+            cls, why = TARGET, f"belongs to {unit or 'an engine started by hand'}"
         elif seen.observer and not seen.uvm and not seen.used:
-            result.append(Judged(seen, OBSERVER, f"{seen.observer}: watches, computes nothing"))
+            cls, why = OBSERVER, f"{seen.observer}: watches, computes nothing"
         elif seen.used or seen.uvm:
-            result.append(Judged(seen, FOREIGN, f"no engine's process; owner: {seen.owner}", f"pid {pid}"))
+            cls, why = FOREIGN, f"no engine's process; owner: {seen.owner}"
         else:
-            result.append(Judged(seen, UNKNOWN, "has GPU nodes open, no context, is in no table of observers"))
+            cls, why = UNKNOWN, "has GPU nodes open, no context, is in no table of observers"
+        if pid in groups or seen.used or seen.attached or seen.uvm:
+            result.append(Judged(seen, cls, why, group, unit, held[pid]))
     return tuple(result)
+
+
+def _held_gpus(snapshot: Snapshot, groups: Mapping[int, tuple[str, str, bool]]) -> dict[int, frozenset[int]]:
+    """By pid, the GPUs a process is a holder of: those it uses, or those it is attached to if it uses none.
+
+    NCCL opens every node in every worker, so being attached counts for nothing once anybody of the same engine uses
+    a GPU, and only for the GPUs the engine was given.
+    """
+    members: dict[str, list[Seen]] = {}
+    for pid, seen in snapshot.seen.items():
+        members.setdefault(groups.get(pid, (f"pid {pid}", "", False))[0], []).append(seen)
+    held = {}
+    for group in members.values():
+        in_use = any(seen.used for seen in group)
+        claims = [seen.claims for seen in group if seen.claims is not None]
+        for seen in group:
+            attached = seen.attached.intersection(*claims)
+            held[seen.process.pid] = frozenset(seen.used) if in_use else attached
+    return held
 
 
 def protection_of(seen: Seen, snapshot: Snapshot, policy: Policy) -> str:
@@ -279,23 +296,18 @@ def _groups_in_scope(
     whole_host: bool,
 ) -> frozenset[str]:
     """Engine instances this drain is about: those that hold a selected GPU, and the units that were named."""
-    used: dict[str, set[int]] = {name: set() for name in snapshot.units}
-    attached: dict[str, set[int]] = {name: set() for name in snapshot.units}
+    held: dict[str, set[int]] = {name: set() for name in snapshot.units}
     engines = {name: engine_unit.engine for name, engine_unit in snapshot.units.items()}
     for item in judged:
         if item.cls in (TARGET, ORPHAN):
-            used.setdefault(item.group, set()).update(item.seen.used)
-            attached.setdefault(item.group, set()).update(item.seen.attached)
+            held.setdefault(item.group, set()).update(item.held)
             if item.seen.recognition is not None:
                 engines.setdefault(item.group, item.seen.recognition.engine)
     return frozenset(
         group
-        for group in used
+        for group in held
         if group in policy.units
-        or (
-            engines.get(group, "") in policy.engines
-            and (whole_host or bool(selected & (used[group] or attached[group])))
-        )
+        or (engines.get(group, "") in policy.engines and (whole_host or bool(selected & held[group])))
     )
 
 
@@ -305,14 +317,9 @@ def _with_action(
     action = "leave"
     if item.cls in (TARGET, ORPHAN) and item.group in scope:
         action = "stop with its unit" if item.unit in stop else "end"
-    elif item.cls == FOREIGN and holds(item.seen, selected):
+    elif item.cls == FOREIGN and item.held & selected:
         action = "end" if policy.end_foreign else "refuse"
-    return Judged(item.seen, item.cls, item.why, item.group, item.unit, action)
-
-
-def holds(seen: Seen, selected: frozenset[int]) -> bool:
-    """Whether a process is a holder of any of these GPUs: it uses one, or is attached to one and uses no other."""
-    return bool(selected & set(seen.used)) if seen.used else bool(selected & seen.attached)
+    return replace(item, action=action)
 
 
 def _endings(judged: Iterable[Judged]) -> list[Ending]:
@@ -360,7 +367,7 @@ def _refusals(
             refusals.append(f"GPU {where} is held by {who}, {item.why}: {instead}")
         elif item.cls == PROTECTED and item.unit in stop:
             refusals.append(f"{item.unit} cannot be stopped: {who} in it is protected ({item.why})")
-        elif item.cls == PROTECTED and holds(item.seen, selected):
+        elif item.cls == PROTECTED and item.held & selected:
             refusals.append(f"GPU {where} is held by {who}, which is protected ({item.why})")
         elif item.action != "leave" and not item.unit and owner.kind in INSTEAD:
             refusals.append(f"{who} belongs to {owner}: {INSTEAD[owner.kind]}")
@@ -379,10 +386,7 @@ def _unsettled(snapshot: Snapshot, policy: Policy, gpus: Iterable[Gpu], judged: 
             )
     for gpu in gpus:
         used = gpu.memory.used if gpu.memory else 0
-        held = any(
-            item.cls in (TARGET, ORPHAN, FOREIGN, PROTECTED) and holds(item.seen, frozenset({gpu.index}))
-            for item in judged
-        )
+        held = any(item.cls in (TARGET, ORPHAN, FOREIGN, PROTECTED) and gpu.index in item.held for item in judged)
         if used >= policy.threshold_mib and not held and not snapshot.ghosts.get(gpu.index):
             yield (
                 f"{gpu.label} has {used} MiB in use and no process that holds them: leaked; "

@@ -22,7 +22,6 @@ from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     UNKNOWN,
     Judged,
     command_text,
-    holds,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
 
@@ -79,7 +78,7 @@ def verdict_of(
     if snapshot.unreadable:
         return Verdict(CANNOT_TELL, f"descriptors of {len(snapshot.unreadable)} processes cannot be read")
     judged = list(judged)
-    holders = [item for item in judged if item.cls in (TARGET, ORPHAN, FOREIGN, PROTECTED) and _on(item, gpu)]
+    holders = [item for item in judged if item.cls in (TARGET, ORPHAN, FOREIGN, PROTECTED) and gpu.index in item.held]
     if holders:
         return _held(holders, known, stuck)
     if gpu.index in snapshot.ghosts:
@@ -95,10 +94,6 @@ def verdict_of(
     if gpu.memory.version == 1:
         return Verdict(INCONCLUSIVE, f"no holder, {gpu.memory.used} MiB that may be what this old driver reserves")
     return Verdict(LEAKED, f"{gpu.memory.used} MiB in use and no process that holds them: reset the GPU or reboot")
-
-
-def _on(item: Judged, gpu: Gpu) -> bool:
-    return holds(item.seen, frozenset({gpu.index}))
 
 
 def _held(holders: list[Judged], known: Collection[Identity], stuck: Collection[Identity]) -> Verdict:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import (
@@ -38,6 +38,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PROBE_TIMEOUT = 60.0
 """Seconds for one request to the worker: a driver without persistence takes 1 to 3 s per GPU to wake (NVIDIA's
 driver-persistence manual), and eight of them are asked."""
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 MPS_SERVERS = ("nvidia-cuda-mps", "nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
 
 
@@ -55,6 +56,8 @@ class Seen:
     attached: frozenset[int] = frozenset()
     """Indexes of the GPUs whose node is open."""
     uvm: bool = False
+    claims: Optional[frozenset[int]] = None
+    """Indexes of the GPUs that CUDA_VISIBLE_DEVICES leaves to an engine's server; None where it leaves all."""
     recognition: Optional[Recognition] = None
     observer: str = ""
     """What the observer table calls it; '' unless its file is root's alone to change."""
@@ -129,6 +132,9 @@ def take_snapshot(
         )
         for pid in candidates & set(processes)
     }
+    mains = [pid for pid, item in seen.items() if item.recognition is not None and item.recognition.role == "main"]
+    for pid, environ in probe.environs(mains, [VISIBLE_DEVICES], timeout).items():
+        seen[pid] = replace(seen[pid], claims=claimed_gpus(environ.get(VISIBLE_DEVICES), reading))
     engine_units = {
         name: EngineUnit(unit, engine, frozenset(cgroup_pids(unit.control_group)))
         for name, unit in loaded.items()
@@ -182,6 +188,27 @@ def attached_gpus(minors: Iterable[int], reading: GpuReading) -> frozenset[int]:
     indexes: set[int] = set()
     for minor in minors:
         indexes |= {known[minor]} if minor in known else vague
+    return frozenset(indexes)
+
+
+def claimed_gpus(visible: Optional[str], reading: GpuReading) -> Optional[frozenset[int]]:
+    """The GPUs a CUDA_VISIBLE_DEVICES names, by index or UUID (its beginning is enough); None for all of them.
+
+    CUDA counts cards of one kind in the order of NVML. A value that is not understood counts for all.
+    """
+    if visible is None:
+        return None
+    indexes = set()
+    for word in visible.split(","):
+        word = word.strip()
+        fits = {
+            gpu.index
+            for gpu in reading.gpus
+            if word == str(gpu.index) or (word.startswith("GPU-") and gpu.uuid.startswith(word))
+        }
+        if not fits:
+            return None
+        indexes |= fits
     return frozenset(indexes)
 
 

@@ -68,6 +68,7 @@ class Host:
         uvm: bool | None = None,
         observer: str = "",
         sigkill_pending: bool = False,
+        claims: frozenset[int] | None = None,
     ) -> Host:
         process = Process(pid, pid * 10, ppid, session, session, state, 1, uid, comm)
         self.processes[pid] = process
@@ -83,6 +84,7 @@ class Host:
             recognition=recognise(argv, executable),
             observer=observer,
             sigkill_pending=sigkill_pending,
+            claims=claims,
         )
         return self
 

@@ -162,6 +162,21 @@ def test_the_neighbour_of_a_subset_drain_serves_on() -> None:
     assert all(pid < 200 for pid in touched(plan))
 
 
+def test_a_neighbour_that_still_loads_is_told_by_the_gpus_it_was_given() -> None:
+    host = Host().vllm(100, frozenset(range(4)), "vllm-a.service")
+    for pid, visible in ((200, frozenset({4, 5, 6, 7})), (300, None)):
+        host.process(pid, VLLM, attached=ALL, uvm=True, session=pid, claims=visible)
+        host.process(pid + 1, ("VLLM::Worker",), attached=ALL, uvm=True, ppid=pid, session=pid)
+    plan = plan_of(host, replace(DEFAULT, gpus=("0", "1", "2", "3")))
+    assert {pid for pid in touched(plan) if pid >= 200} == {300, 301}
+
+
+def test_the_server_of_a_neighbour_does_not_hold_what_its_workers_do_not_use() -> None:
+    host = Host().vllm(200, frozenset(range(4, 8)), "vllm-b.service")
+    host.seen[200] = replace(host.seen[200], attached=ALL)
+    assert all(not item.held & {0, 1, 2, 3} for item in plan_of(host).judged)
+
+
 def test_an_engine_that_is_not_named_is_left_alone_when_only_the_other_is() -> None:
     plan = plan_of(Host().vllm(), replace(DEFAULT, engines=("sglang",)))
     assert plan.stop == ()
