@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu
+from ansible_collections.gpuops.inference.plugins.module_utils._masking import printable
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     FOREIGN,
     ORPHAN,
@@ -80,7 +81,7 @@ def verdict_of(
     judged = list(judged)
     holders = [item for item in judged if item.cls in (TARGET, ORPHAN, FOREIGN, PROTECTED) and gpu.index in item.held]
     if holders:
-        return _held(holders, known, stuck)
+        return _held(holders, snapshot, known, stuck)
     if gpu.index in snapshot.ghosts:
         pids = ", ".join(str(pid) for pid in sorted(snapshot.ghosts[gpu.index]))
         return Verdict(GHOST, f"NVML lists pid {pids}, which holds no GPU node: reset the GPU or reboot")
@@ -96,7 +97,9 @@ def verdict_of(
     return Verdict(LEAKED, f"{gpu.memory.used} MiB in use and no process that holds them: reset the GPU or reboot")
 
 
-def _held(holders: list[Judged], known: Collection[Identity], stuck: Collection[Identity]) -> Verdict:
+def _held(
+    holders: list[Judged], snapshot: Snapshot, known: Collection[Identity], stuck: Collection[Identity]
+) -> Verdict:
     hopeless = [item for item in holders if item.seen.process.identity in stuck]
     if hopeless:
         states = ", ".join(sorted({item.seen.process.state for item in hopeless}))
@@ -105,8 +108,15 @@ def _held(holders: list[Judged], known: Collection[Identity], stuck: Collection[
         return Verdict(EXITING, f"{_names(holders)} is dying")
     newcomers = [item for item in holders if item.seen.process.identity not in known]
     if newcomers:
-        return Verdict(RESPAWNING, f"{_names(newcomers)} appeared meanwhile; owner: {newcomers[0].seen.owner}")
+        return Verdict(RESPAWNING, f"{_names(newcomers)} appeared meanwhile; {_origin(newcomers[0], snapshot)}")
     return Verdict(HELD, f"held by {_names(holders)}")
+
+
+def _origin(newcomer: Judged, snapshot: Snapshot) -> str:
+    """Who brought it, as far as the process table tells: what to stop first."""
+    parent = snapshot.processes.get(newcomer.seen.process.ppid)
+    starter = f", started by pid {parent.pid} ({printable(parent.comm)})" if parent and parent.pid != 1 else ""
+    return f"owner: {newcomer.seen.owner}{starter}"
 
 
 def _names(items: list[Judged]) -> str:

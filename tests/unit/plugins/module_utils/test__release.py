@@ -58,11 +58,12 @@ def test_an_unlisted_monitor_counts_where_nvml_does_not_vouch() -> None:
 
 
 def test_a_newcomer_is_named_with_its_owner() -> None:
-    host = Host().process(900, ("python3", "new.py"), uses=frozenset({0}), cgroup="/system.slice/batch.service")
+    host = Host().process(800, comm="keep-alive", executable="/usr/bin/bash")
+    host.process(900, ("python3", "new.py"), uses=frozenset({0}), cgroup="/system.slice/batch.service", ppid=800)
     seen = verdict(host, known={(1, 10)})
     assert seen.verdict == "respawning"
     assert "pid 900 (python3 new.py)" in seen.why
-    assert "unit batch.service" in seen.why
+    assert "owner: unit batch.service, started by pid 800 (keep-alive)" in seen.why
 
 
 def test_who_is_dying_is_exiting_and_after_a_while_unkillable() -> None:
