@@ -1,0 +1,165 @@
+#!/usr/bin/python3
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an engine's unit asks before it starts its engine, and how it stops one.
+
+  engine_guard.py start HOST PORT    exit 75 and say why, if a process holds a GPU or the port is taken
+  engine_guard.py stop [PID]         SIGTERM, then wait a few seconds for the process to end
+
+Standard library only, and nothing of NVIDIA's: it must answer when the driver does not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import select
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Optional
+
+REFUSED = os.EX_TEMPFAIL
+GPU_NODE = re.compile(r"/dev/nvidia\d+\b")
+UVM_NODE = "/dev/nvidia-uvm"
+"""Open in every process with a CUDA context, and in no monitor."""
+
+FIRST_TERM_SECONDS = 6.0
+"""A second SIGTERM this long after the first was seen to end a vLLM that was loading."""
+
+
+def refuse_start(host: str, port: int) -> int:
+    """Print one line for each reason not to start; 0 when there is none."""
+    reasons = []
+    holders = [pid for pid in pids() if holds_gpu(pid)]
+    if holders:
+        reasons.append(
+            "GPUs are still held by "
+            + ", ".join(map(describe, holders[:8]))
+            + (f" and {len(holders) - 8} more" if len(holders) > 8 else "")
+            + "; drain the host before this unit starts"
+        )
+    taken = port_problem(host, port)
+    if taken:
+        reasons.append(taken)
+    for reason in reasons:
+        print(f"refused: {reason}", file=sys.stderr)
+    return REFUSED if reasons else 0
+
+
+def pids() -> list[int]:
+    """Every process there is."""
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def holds_gpu(pid: int) -> bool:
+    """Whether a process has a GPU's node and the node of unified memory open."""
+    links = list(descriptors(pid))
+    return any(link.startswith(UVM_NODE) for link in links) and any(map(GPU_NODE.match, links))
+
+
+def descriptors(pid: int) -> Iterator[str]:
+    """Targets of a process's descriptors, also where its first thread has ended and others live on."""
+    directories = [f"/proc/{pid}/fd"]
+    if not names_in(directories[0]):
+        directories = [f"/proc/{pid}/task/{thread}/fd" for thread in names_in(f"/proc/{pid}/task")]
+    for directory in directories:
+        for name in names_in(directory):
+            yield target(f"{directory}/{name}")
+
+
+def target(link: str) -> str:
+    """Where a link in /proc points; empty when it is gone."""
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return ""
+
+
+def names_in(directory: str) -> list[str]:
+    """Names in a directory of /proc; none when its process has ended."""
+    try:
+        return os.listdir(directory)
+    except OSError as error:
+        # A zombie's descriptors are refused even to root.
+        if error.errno not in (errno.ENOENT, errno.ESRCH, errno.EACCES):
+            raise
+        return []
+
+
+def port_problem(host: str, port: int) -> Optional[str]:
+    """Why the port cannot be bound, or None."""
+    try:
+        family, kind, protocol, _name, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # As servers do: what waits in TIME_WAIT is no obstacle.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return f"cannot listen on {host} port {port}: {error.strerror}"
+        owners = [pid for pid in pids() if listening_sockets(port).intersection(descriptors(pid))]
+        return f"port {port} is taken by " + (", ".join(map(describe, owners)) or "another network namespace")
+    return None
+
+
+def listening_sockets(port: int) -> set[str]:
+    """Descriptor targets of all sockets that listen on a TCP port."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if os.path.exists(table):
+            with open(table, encoding="ascii") as lines:
+                rows = [line.split() for line in lines][1:]
+            found |= {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1].split(":")[1], 16) == port}
+    return found
+
+
+def describe(pid: int) -> str:
+    """A process for a human: its pid, its name, and the unit it belongs to."""
+    return f"{pid} ({read(f'/proc/{pid}/comm') or 'gone'}, {unit_of(pid)})"
+
+
+def unit_of(pid: int) -> str:
+    """The innermost unit in a process's cgroup path."""
+    units = re.findall(r"[^/]+\.(?:service|scope)", read(f"/proc/{pid}/cgroup"))
+    return units[-1] if units else "no unit"
+
+
+def read(path: str) -> str:
+    """A short text of /proc, safe to print; empty when its process has ended."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as text:
+            return "".join(char if char.isprintable() else "?" for char in text.read().strip())
+    except OSError:
+        return ""
+
+
+def stop(pid: int) -> int:
+    """Send SIGTERM and wait for the end, but not long: what is still there gets systemd's own SIGTERM next."""
+    try:
+        process = os.pidfd_open(pid)
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+    except ProcessLookupError:
+        return 0
+    select.select([process], [], [], FIRST_TERM_SECONDS)
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run one of the two verbs."""
+    if len(arguments) == 3 and arguments[0] == "start":
+        return refuse_start(arguments[1], int(arguments[2]))
+    if arguments[:1] == ["stop"] and len(arguments) <= 2:
+        # Without a pid: the engine has ended by itself.
+        return stop(int(arguments[1])) if len(arguments) == 2 else 0
+    print(__doc__, file=sys.stderr)
+    return os.EX_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
