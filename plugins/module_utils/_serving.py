@@ -1,0 +1,548 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# This module util is PRIVATE to the collection; it can change in any release.
+"""Start, stop and restart an engine unit, and stay with it until it is ready or the cause of its failure is known."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional, Protocol
+
+from ansible_collections.gpuops.inference.plugins.module_utils._drift import (
+    changed_arguments,
+    changed_files,
+    fingerprint,
+    newer_files,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import (
+    ENGINES,
+    Serving,
+    argument,
+    recognise_command,
+    serving,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._environment import read_environment, secrets_of
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError, Holds
+from ansible_collections.gpuops.inference.plugins.module_utils._log import Log, journalctl
+from ansible_collections.gpuops.inference.plugins.module_utils._masking import (
+    mask_argv,
+    mask_command,
+    mask_text,
+    printable,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._paths import PROGRESS, STARTS
+from ansible_collections.gpuops.inference.plugins.module_utils._ports import Listener, listeners
+from ansible_collections.gpuops.inference.plugins.module_utils._ready import Ask, Asking, asker, look
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, now, read_json, write_json
+from ansible_collections.gpuops.inference.plugins.module_utils._starting import Start, Verdict
+from ansible_collections.gpuops.inference.plugins.module_utils._units import (
+    Runner,
+    Unit,
+    Units,
+    UnitsError,
+    cgroup_io_bytes,
+    cgroup_pids,
+    require_cgroup_v2,
+    run_command,
+)
+
+# Between two looks at the unit and its answers, in seconds. A line of its log wakes us earlier.
+_PACE = 0.25
+# An engine that was ready all the time says so before this; only then its log is read.
+_AT_ONCE = 1.0
+# A counter that moves is told this often; a new phase at once.
+_TELL = 5.0
+
+_DEFAULT_STOP = 120.0
+# After TimeoutStopSec systemd kills: what the kernel needs for that.
+_KILLING = 15.0
+# A stop that only cleans up behind a failure is ordered and not waited for much.
+_CLEANING = 10.0
+
+
+class ServiceError(Exception):
+    """What was asked for was refused or did not come about; the text is the reason in words."""
+
+
+class Readable(Protocol):
+    """Something that select(2) can wait for."""
+
+    def fileno(self) -> int: ...
+
+
+class Lines(Readable, Protocol):
+    """A log that is followed; see _log.Log."""
+
+    ended: bool
+
+    def lines(self) -> list[str]: ...
+
+
+def _wait(sources: Sequence[Readable], seconds: float) -> None:
+    select.select(sources, [], [], seconds)
+
+
+@dataclass(frozen=True)
+class Host:
+    """Everything outside this module: the real host, or a scripted one."""
+
+    units: Units = field(default_factory=Units)
+    holds: Holds = field(default_factory=Holds)
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    wait: Callable[[Sequence[Readable], float], None] = _wait
+    follow: Callable[[str], AbstractContextManager[Lines]] = lambda invocation: Log(journalctl(invocation))
+    asker: Callable[[str, int, Optional[str]], Ask] = asker
+    runner: Runner = run_command
+    listeners: Callable[[int, str], list[Listener]] = listeners
+    pids: Callable[[str], set[int]] = cgroup_pids
+    io_bytes: Callable[[str], int] = cgroup_io_bytes
+    require_cgroups: Callable[[], None] = require_cgroup_v2
+    starts: Path = STARTS
+    progress: Path = PROGRESS
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is wanted. Times in seconds; None means: as the unit says."""
+
+    name: str
+    state: str
+    engine: Optional[str] = None
+    host: Optional[str] = None
+    port: Optional[int] = None
+    served_model: Optional[str] = None
+    enabled: Optional[bool] = None
+    lift_hold: bool = False
+    ready_timeout: float = 3600.0
+    stall_timeout: float = 600.0
+    stop_timeout: Optional[float] = None
+    restart_on_drift: bool = False
+    log_lines: int = 20
+    check_mode: bool = False
+
+
+class Service:
+    """One order on one host. run() never raises for what can go wrong on a host: it returns it."""
+
+    def __init__(self, host: Host, order: Order) -> None:
+        self._host = host
+        self._order = order
+        self._name = order.name if order.name.endswith(".service") else f"{order.name}.service"
+        self._began = host.clock()
+        self._variables: dict[str, str] = {}
+        self._secrets: list[str] = []
+        self._told: tuple[str, float] = ("", 0.0)
+        self._result: dict[str, Any] = {
+            "failed": False,
+            "changed": False,
+            "msg": "",
+            "reason": "",
+            "state": {"before": "", "after": ""},
+            "ready": None,
+            "process": None,
+            "drift": [],
+            "log": [],
+            "stages": [],
+            "held": None,
+            "diff": {"before": {}, "after": {}},
+        }
+
+    def run(self) -> dict[str, Any]:
+        """Do it. The same keys for success and failure; `failed` tells which."""
+        result = self._result
+        try:
+            self._host.require_cgroups()
+            message = self._carry_out(self._read())
+        except (ServiceError, UnitsError, HoldError, RecordError) as error:
+            result["failed"] = True
+            result["reason"] = self._shown(str(error), 1024)
+            message = f"{self._name}: {error}"
+        result["msg"] = self._shown(message, 1024)
+        self._tell("failed" if result["failed"] else result["state"]["after"], done=True)
+        return result
+
+    # --- the order
+
+    def _read(self) -> Unit:
+        unit = self._show()
+        state = _state(unit)
+        self._result["state"] = {"before": state, "after": state}
+        self._result["diff"]["before"] = {"state": state, "enabled": unit.unit_file_state}
+        self._result["diff"]["after"] = {"state": state, "enabled": unit.unit_file_state}
+        return unit
+
+    def _carry_out(self, unit: Unit) -> str:
+        order = self._order
+        if not unit.exists and not unit.running:
+            # In check mode the role that deploys the unit has not done it either.
+            if order.check_mode and order.state != "stopped":
+                return self._would("start", "ready", "once its unit is there")
+            raise ServiceError("there is no such unit")
+        if unit.load_state not in ("loaded", "not-found"):
+            raise ServiceError(f"systemd cannot use the unit: it is {unit.load_state}")
+        self._check_engine(unit)
+        message = {"started": self._started, "stopped": self._stopped, "restarted": self._restarted}[order.state](unit)
+        self._enable(unit)
+        return message
+
+    def _started(self, unit: Unit) -> str:
+        reload_needed = unit.need_daemon_reload
+        if reload_needed and not self._order.check_mode:
+            self._host.units.daemon_reload()
+            unit = self._show()
+        if not unit.running:
+            return self._start(unit)
+        if unit.active_state == "deactivating":
+            return (
+                self._would("start", "ready", "once it has stopped")
+                if self._order.check_mode
+                else self._restarted(unit)
+            )
+        self._result["drift"] = [self._shown(text, 512) for text in self._drift(unit, reload_needed)]
+        if self._result["drift"] and self._order.restart_on_drift:
+            return self._restarted(unit)
+        if self._order.check_mode:
+            return f"{self._name} runs"
+        return self._accompany(unit, None)
+
+    def _restarted(self, unit: Unit) -> str:
+        if not unit.running:
+            return self._start(unit)
+        if self._order.check_mode:
+            self._read_hold()
+            return self._would("restart", "ready")
+        # Before anything is stopped: what is known to be refused afterwards is refused now.
+        self._lift_hold()
+        self._stop(unit)
+        if unit.need_daemon_reload:
+            self._host.units.daemon_reload()
+        return self._start(self._show())
+
+    def _stopped(self, unit: Unit) -> str:
+        if unit.running or unit.restarting:
+            if self._order.check_mode:
+                return self._would("stop", "stopped")
+            self._stop(unit)
+            return f"{self._name} is stopped"
+        self._check_leftovers(unit)
+        return f"{self._name} is stopped already"
+
+    def _start(self, unit: Unit) -> str:
+        order, units = self._order, self._host.units
+        if order.check_mode:
+            self._read_hold()
+            return self._would("start", "ready")
+        self._lift_hold()
+        unit = self._show()
+        self._check_port(unit)
+        if unit.restarting:
+            self._stop(unit)
+            unit = self._show()
+        if unit.active_state == "failed":
+            # Its count of starts as well: the limit is for crash loops, and we are none.
+            units.reset_failed(self._name)
+        files = fingerprint(unit)
+        self._result["changed"] = True
+        units.start(self._name)
+        return self._accompany(unit, files)
+
+    def _enable(self, unit: Unit) -> None:
+        wanted = self._order.enabled
+        if wanted is None or wanted == (unit.unit_file_state == "enabled"):
+            return
+        self._result["changed"] = True
+        state = "enabled" if wanted else "disabled"
+        if not self._order.check_mode:
+            (self._host.units.enable if wanted else self._host.units.disable)(self._name)
+            state = self._show().unit_file_state
+            if wanted != (state == "enabled"):
+                raise ServiceError(f"cannot be {'enabled' if wanted else 'disabled'}: its unit file is {state}")
+        self._result["diff"]["after"]["enabled"] = state
+
+    # --- before a start
+
+    def _check_engine(self, unit: Unit) -> None:
+        if self._order.engine is None and recognise_command(unit.exec_start) is None:
+            raise ServiceError(
+                f"this is no engine's unit, it runs `{mask_command(unit.exec_start)}`; if it is one, say which engine"
+            )
+        try:
+            self._variables = read_environment(unit.environment_files)
+        except OSError as error:
+            raise ServiceError(f"its environment file {error.filename} cannot be read: {error.strerror}") from error
+        key = argument(unit.exec_start, "--api-key")
+        self._secrets = [*secrets_of(self._variables), *([key] if key else [])]
+
+    def _serving(self, unit: Unit, argv: Sequence[str]) -> Serving:
+        """Where it answers: as the running process was told, else as the unit will tell it."""
+        order = self._order
+        command = argv if recognise_command(argv) else unit.exec_start
+        recognised = recognise_command(command)
+        found = serving(order.engine or (recognised.engine if recognised else ""), command)
+        return Serving(
+            engine=found.engine,
+            host=order.host or found.host,
+            port=order.port or found.port,
+            served_model=order.served_model or found.served_model,
+            model=found.model,
+            profiling=found.profiling,
+        )
+
+    def _read_hold(self) -> None:
+        hold = self._host.holds.read(self._name)
+        if hold is not None and not self._order.lift_hold:
+            self._result["held"] = {"reason": hold.reason, "who": hold.who, "since": hold.since, "until": hold.until}
+            raise ServiceError(f"{hold}; lift_hold would start it all the same")
+
+    def _lift_hold(self) -> None:
+        self._read_hold()
+        if self._host.holds.lift([self._name]):
+            self._host.units.daemon_reload()
+
+    def _check_port(self, unit: Unit) -> None:
+        where = self._serving(unit, ())
+        bound = argument(unit.exec_start, "--host") or where.host
+        own = self._host.pids(unit.control_group)
+        others = [found for found in self._host.listeners(where.port, bound) if found.pid not in own]
+        if others:
+            raise ServiceError(f"port {where.port} is taken by {others[0]}; nothing was started")
+
+    # --- a start that goes on
+
+    def _accompany(self, unit: Unit, files: Optional[dict[str, str]]) -> str:
+        """Stay with a start until its end; files is the fingerprint of one that is ours, None for one we found."""
+        host, result, ours = self._host, self._result, files is not None
+        argv = () if ours else self._argv(unit.main_pid)
+        where = self._serving(unit, argv)
+        began = host.clock()
+        start = Start(
+            ENGINES[where.engine],
+            began,
+            self._order.ready_timeout,
+            self._order.stall_timeout,
+            unit.invocation_id if ours else None,
+        )
+        verdict, at_once = self._watch(start, where, ours)
+        after = self._show()
+        ended = host.clock()
+
+        self._add_stages(start, ended, f"start {self._name}" if ours else "")
+        result["log"] = [self._shown(line, 512) for line in list(start.tail)[-self._order.log_lines :]]
+        argv = self._argv(after.main_pid)
+        result["process"] = {
+            "pid": after.main_pid,
+            "argv": mask_argv(argv, self._secrets),
+            "profiling": mask_argv(serving(where.engine, argv).profiling, self._secrets),
+        }
+        if ours and start.invocation:
+            self._record_start(start.invocation, files)
+        result["ready"] = {
+            "seconds": round(ended - began, 3) if verdict.ready else None,
+            **{name: round(start.passed[name] - began, 3) if name in start.passed else None for name in _CHECKS},
+        }
+        if not verdict.ready:
+            raise ServiceError(self._failure(start, verdict, after, ended - began))
+        if at_once:
+            result["state"]["before"] = result["diff"]["before"]["state"] = "ready"
+        self._becomes("ready")
+        answers = f"{self._name} answers for {where.served_model or 'its model'} on {where.host} port {where.port}"
+        if at_once:
+            drift = f", but differs from its files: {'; '.join(result['drift'])}" if result["drift"] else ""
+            return f"{answers}{drift}"
+        return f"{answers}, ready {ended - began:.1f} s after {'its start' if ours else 'we joined its start'}"
+
+    def _watch(self, start: Start, where: Serving, ours: bool) -> tuple[Verdict, bool]:
+        """The verdict, and whether it was ready before anything had to be waited for."""
+        host = self._host
+        began = host.clock()
+        latest = self._show()
+        log: Optional[Lines] = None
+
+        def stranger() -> str:
+            return self._stranger(latest, where)
+
+        def once() -> Any:
+            ask = host.asker(where.host, where.port, self._key(latest, where))
+            return look(ask, ENGINES[where.engine], where.served_model, host.clock, stranger)
+
+        with ExitStack() as stack:
+            asking = stack.enter_context(Asking(once))
+            asked_at = shown_at = began - _PACE
+            while True:
+                moment = host.clock()
+                if moment - shown_at >= _PACE:
+                    latest, shown_at = self._show(), moment
+                    start.see_unit(moment, latest, host.io_bytes(latest.control_group))
+                found = asking.take()
+                if found is not None:
+                    start.see_look(found)
+                    asked_at = moment
+                if log is None and start.invocation and (ours or moment - began >= _AT_ONCE):
+                    log = stack.enter_context(host.follow(start.invocation))
+                for line in log.lines() if log is not None else ():
+                    start.see_line(moment, mask_text(line, self._secrets))
+                verdict = start.verdict(moment)
+                if verdict is not None:
+                    return verdict, verdict.ready and log is None
+                self._tell(start.status, moment=moment)
+                if latest.running and moment - asked_at >= _PACE:
+                    asking.ask()
+                sources: list[Readable] = [asking]
+                if log is not None and not log.ended:
+                    sources.append(log)
+                host.wait(sources, _PACE)
+
+    def _stranger(self, unit: Unit, where: Serving) -> str:
+        # Where it cannot be told, the model list still tells a wrong engine.
+        try:
+            own = self._host.pids(unit.control_group)
+            found = self._host.listeners(where.port, where.host)
+        except (OSError, UnitsError):
+            return ""
+        others = [listener for listener in found if listener.pid and listener.pid not in own]
+        return str(others[0]) if own and others and len(others) == len(found) else ""
+
+    def _key(self, unit: Unit, where: Serving) -> Optional[str]:
+        for name in ENGINES[where.engine].key_variables:
+            if self._variables.get(name):
+                return self._variables[name]
+        return argument(unit.exec_start, "--api-key")
+
+    def _failure(self, start: Start, verdict: Verdict, unit: Unit, seconds: float) -> str:
+        self._becomes(_state(unit))
+        text = f"not ready, failed {seconds:.1f} s after the start while {start.status}: {verdict.reason}"
+        if not verdict.stop:
+            return text
+        self._host.units.stop([self._name])
+        unit = self._settle(self._host.clock() + _CLEANING)
+        self._becomes(_state(unit))
+        return f"{text}; it was stopped" if not unit.running else f"{text}; it was told to stop"
+
+    def _record_start(self, invocation: str, files: Optional[dict[str, str]]) -> None:
+        write_json(
+            self._host.starts / f"{self._name}.json",
+            {"version": 1, "unit": self._name, "invocation_id": invocation, "at": now(), "files": files or {}},
+        )
+
+    # --- what runs
+
+    def _drift(self, unit: Unit, reload_needed: bool) -> list[str]:
+        host = self._host
+        try:
+            record = read_json(host.starts / f"{self._name}.json") or {}
+        except RecordError:
+            # Broken: then the times of the files must do.
+            record = {}
+        if record.get("invocation_id") == unit.invocation_id:
+            found = changed_files(record["files"], fingerprint(unit))
+        else:
+            found = newer_files(unit, host.wall() - (host.clock() - unit.started))
+            if reload_needed and not found:
+                found = ["its unit files changed and systemd had not read them"]
+        return found + changed_arguments(unit, self._argv(unit.main_pid), self._secrets)
+
+    def _argv(self, pid: int) -> tuple[str, ...]:
+        """Command line of a process, () where it cannot be read. Read by a child: it can block for ever."""
+        if not pid:
+            return ()
+        try:
+            done = self._host.runner(["head", "-c", "131072", f"/proc/{pid}/cmdline"], 5.0)
+        except UnitsError:
+            return ()
+        return tuple(done.out.rstrip("\0").split("\0")) if done.out else ()
+
+    # --- stopping
+
+    def _stop(self, unit: Unit) -> None:
+        """Stop it and wait for the end, or raise ServiceError at the deadline."""
+        host = self._host
+        began = host.clock()
+        self._result["changed"] = True
+        self._tell("stopping")
+        host.units.stop([self._name])
+        patience = self._order.stop_timeout
+        if patience is None:
+            patience = (unit.stop_timeout if unit.stop_timeout < float("inf") else _DEFAULT_STOP) + _KILLING
+        unit = self._settle(began + patience)
+        self._becomes(_state(unit))
+        self._add_stage("stop", host.clock() - began, f"stop {self._name}")
+        if unit.running or unit.job:
+            raise ServiceError(
+                f"did not stop within {patience:g} s{self._members(unit)}; gpu_drain ends what does not stop by itself"
+            )
+        self._check_leftovers(unit)
+
+    def _settle(self, deadline: float) -> Unit:
+        unit = self._show()
+        while (unit.running or unit.restarting or unit.job) and self._host.clock() < deadline:
+            self._host.wait((), _PACE)
+            unit = self._show()
+        return unit
+
+    def _check_leftovers(self, unit: Unit) -> None:
+        if self._host.pids(unit.control_group):
+            raise ServiceError(f"it is stopped and processes of it live on{self._members(unit)}; gpu_drain ends them")
+
+    def _members(self, unit: Unit) -> str:
+        pids = sorted(self._host.pids(unit.control_group))
+        return f": pid {', '.join(map(str, pids[:8]))}{' ...' if len(pids) > 8 else ''}" if pids else ""
+
+    # --- telling
+
+    def _show(self) -> Unit:
+        return self._host.units.show([self._name])[self._name]
+
+    def _would(self, verb: str, state: str, when: str = "") -> str:
+        self._result["changed"] = True
+        self._becomes(state)
+        return f"would {verb} {self._name}{f' {when}' if when else ''}"
+
+    def _becomes(self, state: str) -> None:
+        self._result["state"]["after"] = self._result["diff"]["after"]["state"] = state
+
+    def _add_stage(self, name: str, seconds: float, *actions: str) -> None:
+        self._result["stages"].append({"name": name, "seconds": round(seconds, 3), "actions": list(actions)})
+
+    def _add_stages(self, start: Start, ended: float, action: str) -> None:
+        ends = [*(stage.began for stage in start.stages[1:]), ended]
+        for stage, end in zip(start.stages, ends):
+            self._add_stage(stage.phase, end - stage.began, *([action] if action else []))
+            action = ""
+
+    def _shown(self, text: str, limit: int) -> str:
+        return printable(mask_text(text, self._secrets), limit)
+
+    def _tell(self, status: str, moment: Optional[float] = None, done: bool = False) -> None:
+        """Leave word of how far we are, for whoever watches: at once for a new phase, now and then for a counter."""
+        if self._order.check_mode:
+            return
+        moment = self._host.clock() if moment is None else moment
+        told, at = self._told
+        same_phase = told.rstrip("0123456789/ ") == status.rstrip("0123456789/ ")
+        if not done and (status == told or (same_phase and moment - at < _TELL)):
+            return
+        self._told = (status, moment)
+        # A full /run is no reason to give up a start.
+        with suppress(RecordError):
+            write_json(
+                self._host.progress / f"{self._name}.json",
+                {"unit": self._name, "status": status, "seconds": round(moment - self._began, 1), "done": done},
+            )
+
+
+_CHECKS = ("health", "models", "completion")
+
+
+def _state(unit: Unit) -> str:
+    if unit.restarting:
+        return "restarting"
+    if not unit.running:
+        return "failed" if unit.active_state == "failed" else "stopped" if unit.exists else "missing"
+    return "stopping" if unit.active_state == "deactivating" else "running"
