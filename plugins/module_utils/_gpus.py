@@ -20,6 +20,9 @@ NVML_SYSTEM = "system"
 NO_ANSWER = "NO_ANSWER"
 """Our own error name, beside NVML's: the driver was asked about this GPU and never answered."""
 
+MOST_GPUS = 256
+"""No host has more; a driver that counts more is not to be believed."""
+
 SMI_APP_FIELDS = ("gpu_uuid", "pid", "used_memory")
 
 
@@ -170,7 +173,7 @@ def reading_from_nvml(answers: Mapping[object, object]) -> GpuReading:
     driver, nvml = _text(system.get("driver")), _text(system.get("nvml"))
     error = system.get("error")
     count = _natural(system.get("count"))
-    if error is not None or count is None:
+    if error is not None or count is None or count > MOST_GPUS:
         problem = explain(_text(error)) if error is not None else explain(NO_ANSWER)
         return GpuReading(driver_version=driver, nvml_version=nvml, problems=(problem,))
     gpus = tuple(_gpu_from_nvml(index, answers.get(index)) for index in range(count))
@@ -309,24 +312,30 @@ def reading_from_smi(fields: Sequence[str], gpus_csv: str, apps_csv: Optional[st
             rows.append(row)
         else:
             problems.append(f"nvidia-smi: {excerpt(line)}")
-    by_uuid = _smi_processes(apps_csv or "", problems)
+    by_uuid, strange = _smi_processes(apps_csv or "")
     gpus = {gpu.index: gpu for gpu in (_gpu_from_smi(row, by_uuid.pop(row["uuid"], ())) for row in rows)}
-    # A GPU that nvidia-smi leaves out is there all the same; without it seven of eight would look like all of them.
+    strange += [f"processes on an unknown GPU {excerpt(uuid)}" for uuid in by_uuid]
+    if len(gpus) < len(rows):
+        strange.append("the same index for several GPUs")
     count = max((_number(row["count"]) or 0 for row in rows), default=0)
+    if not len(rows) <= count <= MOST_GPUS:
+        strange.append(f"{len(rows)} GPUs, but a count of {count}")
+        count = 0
+    # A GPU that nvidia-smi leaves out is there all the same; without it seven of eight would look like all of them.
     for index in range(count):
         gpus.setdefault(index, Gpu(index=index, error="GPU_IS_LOST"))
     problems += [f"{gpu.label}: {explain(gpu.error)}" for gpu in gpus.values() if gpu.error]
-    problems += [f"nvidia-smi lists processes on an unknown GPU {excerpt(uuid)}" for uuid in by_uuid]
-    if len(gpus) < len(rows):
-        problems.append("nvidia-smi gives the same index to several GPUs")
+    problems += [f"nvidia-smi gives what cannot be understood: {what}" for what in strange] if rows else []
     if not gpus:
         problems.append(explain("NOT_FOUND"))
+    if apps_csv is None:
+        problems.append("nvidia-smi does not list the processes on the GPUs")
     return GpuReading(
         gpus=tuple(gpus[index] for index in sorted(gpus)),
         driver_version=excerpt(rows[0]["driver_version"]) if rows else "",
         source="nvidia-smi",
         problems=tuple(problems),
-        usable=bool(gpus) and apps_csv is not None and len(gpus) >= len(rows),
+        usable=bool(gpus) and apps_csv is not None and not strange,
     )
 
 
@@ -348,18 +357,20 @@ def _gpu_from_smi(row: Mapping[str, str], processes: Iterable[GpuProcess]) -> Gp
     )
 
 
-def _smi_processes(text: str, problems: list[str]) -> dict[str, tuple[GpuProcess, ...]]:
+def _smi_processes(text: str) -> tuple[dict[str, tuple[GpuProcess, ...]], list[str]]:
+    """Processes by their GPU's UUID, and the lines that are no such thing."""
     found: dict[str, dict[int, GpuProcess]] = {}
+    strange = []
     for line in filter(str.strip, text.splitlines()):
         values = [value.strip() for value in line.split(",")]
         pid = _number(values[1]) if len(values) == len(SMI_APP_FIELDS) else None
-        if pid is None:
-            problems.append(f"nvidia-smi: {excerpt(line)}")
-            continue
-        entry = GpuProcess(pid, _number(values[2]), "compute")
-        listed = found.setdefault(values[0], {})
-        listed[pid] = _merged(listed[pid], entry) if pid in listed else entry
-    return {uuid: tuple(listed[pid] for pid in sorted(listed)) for uuid, listed in found.items()}
+        if pid is not None:
+            entry = GpuProcess(pid, _number(values[2]), "compute")
+            listed = found.setdefault(values[0], {})
+            listed[pid] = _merged(listed[pid], entry) if pid in listed else entry
+        elif line.strip() != "No running processes found":
+            strange.append(excerpt(line))
+    return {uuid: tuple(listed[pid] for pid in sorted(listed)) for uuid, listed in found.items()}, strange
 
 
 # --- what callers ask of a reading ------------------------------------------------------------------------------------
