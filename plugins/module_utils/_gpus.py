@@ -141,7 +141,7 @@ _MEANINGS = {
     "FUNCTION_NOT_FOUND": ("the driver is too old for this question", "update the NVIDIA driver"),
     NO_ANSWER: (
         "the driver does not answer",
-        "a query is stuck in it; look for Xid lines in dmesg; a reset or a reboot is likely needed",
+        "look for Xid lines in dmesg; a reset of the GPU or a reboot of the host is likely needed",
     ),
 }
 
@@ -150,6 +150,15 @@ def explain(error: str) -> str:
     """What an NVML error name means and what to do about it, in one sentence."""
     what, todo = _MEANINGS.get(error, ("the driver reports an error", "look for Xid lines in dmesg"))
     return f"{what} ({error}): {todo}" if error == NO_ANSWER else f"{what} (NVML: {error}): {todo}"
+
+
+def _complaints(gpus: Iterable[Gpu]) -> list[str]:
+    """One sentence for each error, however many GPUs have it."""
+    by_error: dict[str, list[str]] = {}
+    for gpu in gpus:
+        if gpu.error:
+            by_error.setdefault(gpu.error, []).append(gpu.label)
+    return [f"{', '.join(labels)}: {explain(error)}" for error, labels in by_error.items()]
 
 
 def excerpt(text: str, limit: int = 160) -> str:
@@ -177,7 +186,7 @@ def reading_from_nvml(answers: Mapping[object, object]) -> GpuReading:
         problem = explain(_text(error)) if error is not None else explain(NO_ANSWER)
         return GpuReading(driver_version=driver, nvml_version=nvml, problems=(problem,))
     gpus = tuple(_gpu_from_nvml(index, answers.get(index)) for index in range(count))
-    problems = [f"{gpu.label}: {explain(gpu.error)}" for gpu in gpus if gpu.error]
+    problems = _complaints(gpus)
     if not gpus:
         problems.append(explain("NOT_FOUND"))
     usable = bool(gpus) and all(gpu.error != NO_ANSWER for gpu in gpus)
@@ -324,7 +333,7 @@ def reading_from_smi(fields: Sequence[str], gpus_csv: str, apps_csv: Optional[st
     # A GPU that nvidia-smi leaves out is there all the same; without it seven of eight would look like all of them.
     for index in range(count):
         gpus.setdefault(index, Gpu(index=index, error="GPU_IS_LOST"))
-    problems += [f"{gpu.label}: {explain(gpu.error)}" for gpu in gpus.values() if gpu.error]
+    problems += _complaints(gpus.values())
     problems += [f"nvidia-smi gives what cannot be understood: {what}" for what in strange] if rows else []
     if not gpus:
         problems.append(explain("NOT_FOUND"))

@@ -424,8 +424,12 @@ class Probe:
         """None if NVML cannot be reached this way, but nvidia-smi may know better."""
         answers, failure = self._ask(child, {"op": "gpus"}, deadline)
         if failure:
-            self._nvml_refusal = f"{explain(NO_ANSWER)} ({failure})"
+            # Not asked again: the next worker would get no further, and each costs the whole time.
+            what = "the query of the driver broke off" if child.gone(0) else explain(NO_ANSWER)
+            self._nvml_refusal = f"{what} ({failure})"
             self._discard(child)
+            if NVML_SYSTEM not in answers:
+                return GpuReading()
         elif answers.get(NVML_SYSTEM, {}).get("error") == "LIBRARY_NOT_FOUND":
             self._step(explain("LIBRARY_NOT_FOUND"))
             return None

@@ -251,12 +251,17 @@ def test_what_was_answered_before_the_hang_is_kept(host: Host) -> None:
     assert not reading.usable
     assert [gpu.uuid for gpu in reading.gpus[:3]] == ["GPU-00000000", "GPU-00000001", "GPU-00000002"]
     assert [gpu.error for gpu in reading.gpus] == [None] * 3 + ["NO_ANSWER"] * 5
+    assert [problem.partition(":")[0] for problem in reading.problems] == [
+        "the driver does not answer (NO_ANSWER)",
+        "GPU 3, GPU 4, GPU 5, GPU 6, GPU 7",
+    ]
 
 
 def test_a_crash_of_the_library_is_told(host: Host) -> None:
     with host.probe(host.with_pynvml(crash=["uuid.1"])) as probe:
         reading = probe.gpus(PATIENCE)
         assert not reading.usable
+        assert reading.problems[0].startswith("the query of the driver broke off (pid ")
         assert "ended (signal 6)" in reading.problems[0]
         assert probe.cmdlines([os.getpid()], PATIENCE)
 
