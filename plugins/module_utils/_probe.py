@@ -209,6 +209,7 @@ class _Notes:
         found = []
         deadline = time.monotonic() + ENDING
         for identity, note in self._read():
+            overdue = note.get("overdue") is True
             try:
                 pidfd = os.pidfd_open(identity[0])
             except OSError:
@@ -216,11 +217,14 @@ class _Notes:
                 continue
             try:
                 # A worker whose module was killed ends by itself, at the end of its stdin: give it the moment.
-                left_over = note.get("overdue") is True or not _runs(note.get("client"))
+                patience = 0.0 if overdue else deadline - time.monotonic()
                 if _start_time(identity[0]) != identity[1]:
                     self.remove(identity)
-                elif left_over and not _exited(pidfd, deadline - time.monotonic()):
-                    found.append(identity)
+                elif overdue or not _runs(note.get("client")):
+                    if _exited(pidfd, patience):
+                        self.remove(identity)
+                    else:
+                        found.append(identity)
             finally:
                 os.close(pidfd)
         return found
