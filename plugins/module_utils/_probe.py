@@ -348,7 +348,10 @@ class Probe:
             elif child:
                 self._dismiss(child)
             if self._speaks_nvml or self._refusal:
-                break
+                return self._child
+        self._step(
+            "no Python here can speak to NVML: apply the role gpuops.inference.gpu_host, which installs nvidia-ml-py"
+        )
         return self._child
 
     def _try(self, interpreter: str, deadline: float) -> tuple[Optional[_Child], bool]:
@@ -451,10 +454,7 @@ class Probe:
         app_code, apps, why = self._run_smi("compute-apps", SMI_APP_FIELDS, deadline)
         problems += [why] if why else []
         reading = reading_from_smi(fields, text, apps if app_code == 0 else None)
-        problems.append(
-            "the GPUs were read with nvidia-smi, which knows no device numbers and no graphics contexts: "
-            "install nvidia-ml-py (role gpuops.inference.gpu_host)"
-        )
+        problems.append("the GPUs were read with nvidia-smi, which knows no device numbers and no graphics contexts")
         return replace(reading, problems=(*problems, *reading.problems))
 
     def _run_smi(self, what: str, fields: Sequence[str], deadline: float) -> tuple[Optional[int], str, str]:
