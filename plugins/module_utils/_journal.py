@@ -16,29 +16,36 @@ NOTICE = 5
 
 
 class Journal:
-    """Sends entries, never waits and never raises: a journal that is full or absent must not stop a drain.
-
-    What could not be sent is counted in `lost`.
-    """
+    """Sends entries, never waits and never raises: a journal that is full or absent must not stop a drain."""
 
     def __init__(self, path: str = SOCKET) -> None:
         self._path = path
-        self.lost = 0
+        self._lost = 0
+        self._cause = ""
+
+    @property
+    def warning(self) -> str:
+        """What could not be written and why, in one sentence; '' if all was."""
+        if not self._lost:
+            return ""
+        return f"{self._lost} entries could not be written to the journal at {self._path}: {self._cause}"
 
     def send(self, message: str, priority: int = NOTICE, **fields: object) -> None:
         """One entry; each field is stored as GPUOPS_NAME."""
         named = {f"GPUOPS_{name.upper()}": str(value) for name, value in fields.items()}
         entry = {"MESSAGE": message, "PRIORITY": str(priority), "SYSLOG_IDENTIFIER": "gpuops", **named}
         data = b"".join(_field(name, value) for name, value in entry.items())
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-            sender.setblocking(False)
-            try:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)
                 sender.sendto(data, self._path)
-            except OSError:
-                self.lost += 1
+        except OSError as error:
+            self._lost += 1
+            self._cause = error.strerror or type(error).__name__
 
 
 def _field(name: str, value: str) -> bytes:
     """Length-prefixed, as systemd's native protocol wants it for values with line breaks; right for all others too."""
-    data = value.encode("utf-8", "replace")[:LONGEST_VALUE]
+    # Cut between characters: with half of one, journalctl would show the whole value as binary data.
+    data = value.encode("utf-8", "replace")[:LONGEST_VALUE].decode("utf-8", "ignore").encode("utf-8")
     return name.encode("ascii") + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"
