@@ -41,7 +41,6 @@ from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import 
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._transaction import (
     BACKWARD,
-    FORWARD,
     VERSION,
     Loose,
     Scene,
@@ -223,7 +222,8 @@ class PivotRecord:
     def phase(self, run: str, name: str, cause: str) -> Result:
         """Write down that a step is complete, or that the pivot turns back, and why."""
         if self._check:
-            return {"changed": False, "touched": True, "msg": f"would go to phase {name}"}
+            # Nothing was, if it fails in check mode: there is nothing to come back from.
+            return {"changed": False, "touched": False, "msg": f"would go to phase {name}"}
         record = self._own(run)
         if name == "rolling_back" and untouched(observed(record), self._observe(list(record["observed"]))):
             self._forget(record)
@@ -235,12 +235,15 @@ class PivotRecord:
         return {"changed": False, "touched": True, "record": _summary(record), "msg": f"phase {name}"}
 
     def restore(self, run: str) -> Result:
-        """Put files and enablement back as they were observed. Nothing is started: the caller does, and watches it."""
+        """Put files and enablement back as they were observed. Nothing is started: the caller does, and watches it.
+
+        Without `run`, the unfinished pivot is taken over from whoever left it.
+        """
         with self._lock():
-            record = self._own(run)
+            record = self._own(run) if run else self._take_over()
             before = observed(record)
             start = sorted(name for name, unit in before.items() if unit.active)
-            result = {"start": start, "backups": record["backups"], "record": _summary(record)}
+            result = {"start": start, "run": record["run"], "record": _summary(record)}
             if self._check:
                 return {**result, "changed": True, "files": [], "msg": f"would restore {', '.join(before)}"}
             write_json(PIVOT, _in_phase(record, "rolling_back"))
@@ -266,21 +269,21 @@ class PivotRecord:
     def finish(self, run: str, target: str, stages: Sequence[Mapping[str, Any]], told: Sequence[str]) -> Result:
         """Close the pivot: enablement moves to the target, or what stopped with the outgoing unit starts again."""
         with self._lock():
-            record = None if self._check and not run else self._own(run) if run else read_json(PIVOT)
-            if record is not None and not unfinished(record):
+            record = self._own(run) if run and not self._check else read_json(PIVOT)
+            if record is not None and (self._check or not unfinished(record)):
                 record = None
             backward = record is not None and record["phase"] in BACKWARD
             scene = self._observe([*self._with_recorded(record), *([target] if target else [])])
             moves = _moves(scene, target) if target else []
             result: Result = {"diff": _enablement_diff(scene, moves), "moves": [" ".join(move) for move in moves]}
             if self._check:
-                return {**result, "changed": bool(moves), "story": [], "msg": _moved(moves)}
-            if record is not None and not backward and not moves and untouched(observed(record), scene):
-                self._forget(record)
-                line = f"{target} already runs and is the enabled engine unit: nothing to do"
-                return {**result, "changed": False, "story": [line, *told], "msg": line}
+                return {**result, "changed": bool(moves), "story": [], "msg": f"would: {_moved(moves)}"}
             if record is not None and not backward:
-                record = _in_phase(record, "ready")
+                if not moves and untouched(observed(record), scene):
+                    self._forget(record)
+                    line = f"{target} already runs and is the enabled engine unit: nothing to do"
+                    return {**result, "changed": False, "story": [line, *told], "msg": line}
+                record = _in_phase({**record, "target": target}, "ready")
                 write_json(PIVOT, record)
             for verb, unit in moves:
                 (self._units.enable if verb == "enable" else self._units.disable)(unit)
@@ -291,8 +294,14 @@ class PivotRecord:
             for name in ("rolled_back",) if backward else ("enabled", "done"):
                 record = _in_phase(record, name)
                 write_json(PIVOT, record)
-            story = (_back_story if backward else _forth_story)(record, told, moves, dependents)
-            return {**result, "changed": True, "story": story, "record": _summary(record), "msg": story[0]}
+            story = _back_story(record, told, dependents) if backward else _forth_story(record, told, moves)
+            return {
+                **result,
+                "changed": bool(moves or dependents),
+                "story": story,
+                "record": _summary(record),
+                "msg": story[0],
+            }
 
     # --- parts ---
 
@@ -316,6 +325,15 @@ class PivotRecord:
                 f"another pivot (to {record['target']}, from {by['controller']}, since {by['since']}) took over on "
                 "this host; this one does no more"
             )
+        return record
+
+    def _take_over(self) -> dict[str, Any]:
+        record = read_json(PIVOT)
+        if not unfinished(record) or record is None:
+            raise TransactionError("no pivot was left unfinished on this host: there is nothing to put back")
+        record = {**record, "run": uuid.uuid4().hex[:8], "by": whoami("restore")}
+        if not self._check:
+            write_json(PIVOT, record)
         return record
 
     def _new_record(self, last: Optional[Mapping[str, Any]], run: str, target: str, scene: Scene) -> dict[str, Any]:
@@ -447,9 +465,7 @@ def _moved(moves: Iterable[tuple[str, str]]) -> str:
     return ", ".join(" ".join(move) for move in moves) or "enablement is as it should be"
 
 
-def _forth_story(
-    record: Mapping[str, Any], told: Sequence[str], moves: Sequence[tuple[str, str]], _started: Sequence[str]
-) -> list[str]:
+def _forth_story(record: Mapping[str, Any], told: Sequence[str], moves: Sequence[tuple[str, str]]) -> list[str]:
     target = record["target"]
     came_from = ", ".join(name for name in record["outgoing"] if name != target)
     stopped = sorted({name for unit in observed(record).values() for name in unit.dependents})
@@ -463,9 +479,7 @@ def _forth_story(
     ]
 
 
-def _back_story(
-    record: Mapping[str, Any], told: Sequence[str], _moves_made: Sequence[tuple[str, str]], started: Sequence[str]
-) -> list[str]:
+def _back_story(record: Mapping[str, Any], told: Sequence[str], started: Sequence[str]) -> list[str]:
     outgoing = ", ".join(record["outgoing"]) or "nothing"
     return [
         f"the pivot to {record['target']} was undone; as before it, {outgoing} runs",
@@ -477,4 +491,4 @@ def _back_story(
 
 
 STATES = ("show", "begin", "phase", "restore", "finish")
-PHASES = tuple(name for name in FORWARD + BACKWARD if name not in ("begun", "ready", "enabled"))
+PHASES = ("drained", "started", *BACKWARD)

@@ -13,7 +13,7 @@ from typing import Any, Optional
 VERSION = 1
 """Of the record's format; a record of another version is never guessed at."""
 
-FORWARD = ("begun", "drained", "deployed", "started", "ready", "enabled")
+FORWARD = ("begun", "drained", "started", "ready", "enabled")
 """Each is written when its step is complete, `started` when the start is about to be asked for."""
 BACKWARD = ("rolling_back", "rollback_failed")
 FINISHED = ("done", "rolled_back")

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: pivot_record
 short_description: Keep the record that a pivot between inference engines goes forth and back by
-version_added: 1.0.0
+version_added: 0.1.0
 description:
   - This module belongs to the role P(gpuops.inference.pivot#role), which calls it in a fixed order. Read what an
     earlier pivot left with O(state=show); leave the other states to the role.
@@ -35,7 +35,8 @@ options:
       - V(begin) decides how a pivot to O(target) goes on, observes the engine units, keeps their files, and begins
         the record.
       - V(phase) records O(phase).
-      - V(restore) puts the files and the enablement of the observed units back. It starts nothing.
+      - V(restore) puts the files and the enablement of the observed units back. It starts nothing. Without O(run)
+        it takes over what another pivot left.
       - V(finish) makes O(target) the one enabled engine unit, or starts what stopped along with the unit that a
         rollback brought back, and closes the record.
     type: str
@@ -72,7 +73,7 @@ options:
     description:
       - The phase to record with O(state=phase).
     type: str
-    choices: [drained, deployed, started, rolling_back, rollback_failed]
+    choices: [drained, started, rolling_back, rollback_failed]
   cause:
     description:
       - Why the pivot turns back, or why that failed.
@@ -194,7 +195,7 @@ record:
     backups: /var/lib/gpuops/backups/20261130T083415-1a2b3c4d
 run:
   description: What the other states want to be given.
-  returned: with O(state=begin)
+  returned: with O(state=begin) and O(state=restore)
   type: str
 mode:
   description: How the pivot goes on. One of V(new), V(resume), V(go back), V(over) and V(settled).

@@ -135,7 +135,7 @@ def test_a_record_of_another_release_is_not_guessed_at(damage: dict[str, Any]) -
 
 def test_unfinished() -> None:
     assert not unfinished(None)
-    assert [unfinished(record(phase)) for phase in FORWARD + BACKWARD] == [True] * 8
+    assert [unfinished(record(phase)) for phase in FORWARD + BACKWARD] == [True] * 7
     assert [unfinished(record(phase)) for phase in FINISHED] == [False] * 2
 
 
@@ -181,7 +181,7 @@ def test_a_named_unit_must_be_an_engines() -> None:
             find_production(None, name, PRODUCTION)
 
 
-@pytest.mark.parametrize("phase", ["begun", "drained", "deployed", "started", "ready", *BACKWARD])
+@pytest.mark.parametrize("phase", ["begun", "drained", "started", "ready", *BACKWARD])
 def test_an_unfinished_pivot_tells_what_production_was(phase: str) -> None:
     half = scene(replace(VLLM_STOPPED, unit_file_state="disabled"), replace(SGLANG, unit_file_state="enabled"))
     found = find_production(record(phase), "", half)
