@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from os.path import commonprefix
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -19,8 +20,10 @@ def did_you_mean(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def _describe(name: str, familiar: list[str]) -> str:
-    near = get_close_matches(name, familiar, n=1, cutoff=0.75)
-    return f"{name} (did you mean {near[0]}?)" if near else name
+    # What all names begin with would make any two of them look alike.
+    shared = len(commonprefix([name, *familiar]))
+    near = get_close_matches(name[shared:], [known[shared:] for known in familiar], n=1, cutoff=0.7)
+    return f"{name} (did you mean {name[:shared]}{near[0]}?)" if near else name
 
 
 class FilterModule:

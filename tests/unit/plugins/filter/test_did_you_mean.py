@@ -10,7 +10,7 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.inference.plugins.filter.did_you_mean import FilterModule
 
 did_you_mean = FilterModule().filters()["did_you_mean"]
-KNOWN = ["gpuops_hosts", "gpuops_fleet", "gpuops_ready_timeout"]
+KNOWN = ["gpuops_hosts", "gpuops_fleet", "gpuops_ready_timeout", "gpuops_layout"]
 
 
 def test_near_and_far_names() -> None:

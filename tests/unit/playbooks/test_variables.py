@@ -1,0 +1,59 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the playbooks read, the example inventory shows and the roles declare must be the same names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ansible_collections.gpuops.inference.plugins.modules import gpu_drain
+
+ROOT = Path(__file__).parents[3]
+MAPPING = (ROOT / "playbooks/vars/main.yml").read_text()
+EXAMPLE = (ROOT / "inventories/example/group_vars/gpu_hosts.yml").read_text()
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"\bgpuops_[a-z0-9_]+\b", text))
+
+
+def options(role: str) -> dict[str, dict[str, object]]:
+    spec = yaml.safe_load((ROOT / "roles" / role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    return {name: option for entry in spec.values() for name, option in entry["options"].items()}
+
+
+def test_the_example_shows_every_variable_and_no_other() -> None:
+    assert names(EXAMPLE) - {"gpuops_"} == names(MAPPING)
+
+
+def test_playbooks_read_only_what_is_mapped() -> None:
+    for path in (ROOT / "playbooks").glob("*.yml"):
+        assert names(path.read_text()) <= names(MAPPING), path
+
+
+def test_only_what_a_role_declares_is_set() -> None:
+    declared = {name for role in ("layout", "preflight", "drain", "pivot", "gpu_host") for name in options(role)}
+    assert set(yaml.safe_load(MAPPING)) <= declared
+
+
+@pytest.mark.parametrize("role", ["drain", "pivot", "gpu_host"])
+def test_defaults_are_the_declared_ones(role: str) -> None:
+    defaults = yaml.safe_load((ROOT / "roles" / role / "defaults/main.yml").read_text())
+    assert defaults == {name: option["default"] for name, option in options(role).items() if "default" in option}
+
+
+def test_the_drain_role_has_every_option_of_its_module() -> None:
+    module = yaml.safe_load(gpu_drain.DOCUMENTATION)["options"]
+    role = {name.removeprefix("drain_"): option for name, option in options("drain").items()}
+    shared = {"gpus", "gpu_count", "protect", "threshold_mib", "stable_for"}
+    assert set(role) == set(module) | shared
+    for name, option in module.items():
+        assert (role[name]["type"], role[name].get("choices")) == (
+            option["type"],
+            option.get("choices"),
+        ), name
