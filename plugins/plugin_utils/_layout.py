@@ -20,6 +20,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.errors import UnsupportedError
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpuops.inference.plugins.module_utils._masking import is_secret_name
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import CONFIG, SYSTEM_UNITS
 from ansible_collections.gpuops.inference.plugins.plugin_utils._flags import flags_to_argv
 from ansible_collections.gpuops.inference.plugins.plugin_utils._systemd import (
@@ -38,7 +39,9 @@ class Launch:
     """How an engine is started, and what of it the layout's own keys decide."""
 
     program: tuple[str, ...]
-    """Words up to the model's path; the first is relative to the virtual environment."""
+    """Words that the engine's parser does not see; the first is relative to the virtual environment."""
+    before_model: tuple[str, ...]
+    """What stands before the model's path."""
     taken: Mapping[str, str]
     """Flags that stand for keys of the layout, and the keys."""
     parallel: tuple[str, ...]
@@ -58,6 +61,7 @@ _SERVING = {"host": "host", "port": "port", "served-model-name": "model.served_n
 LAUNCHES: dict[str, Launch] = {
     "vllm": Launch(
         program=("bin/vllm", "serve"),
+        before_model=(),
         taken={**_SERVING, "model": "model.path"},
         parallel=("tensor-parallel-size", "pipeline-parallel-size"),
         replicas=("data-parallel-size",),
@@ -66,7 +70,8 @@ LAUNCHES: dict[str, Launch] = {
         deaf_while_loading=True,
     ),
     "sglang": Launch(
-        program=("bin/python", "-m", "sglang.launch_server", "--model-path"),
+        program=("bin/python", "-m", "sglang.launch_server"),
+        before_model=("--model-path",),
         taken={**_SERVING, "model-path": "model.path", "model": "model.path"},
         parallel=("tp-size", "pp-size"),
         replicas=("dp-size", "nnodes"),
@@ -79,8 +84,6 @@ LAUNCHES: dict[str, Launch] = {
 SHUTDOWN_MARGIN = 30
 """Seconds between an engine's own shutdown timeout and systemd's: what tearing down 8 workers may take."""
 
-_SECRET_FLAG = re.compile(r"(^|-)(api-key|password|secret|hf-token)$")
-_SECRET_VARIABLE = re.compile(r"(^|_)(API_?KEY|SECRET|SECRET_ACCESS_KEY|TOKEN|PASSWORD|PASSWD|CREDENTIALS?)$")
 _LAYOUT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _UNIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9:_.-]*\.service")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
@@ -268,7 +271,7 @@ def _engine_faults(name: str, engine: Mapping[str, Any], gpus: int) -> list[str]
     for flag in flags:
         if flag in launch.taken:
             faults.append(f"flags.{flag}: the layout's {launch.taken[flag]} already says this")
-        elif _SECRET_FLAG.search(str(flag)):
+        elif is_secret_name(str(flag)):
             faults.append(
                 f"flags.{flag}: everybody on the host can read a command line; what vLLM reads from the "
                 "environment (VLLM_API_KEY) goes into layout_secrets, otherwise ask for keys in front of the engine"
@@ -317,7 +320,7 @@ def _environment_faults(key: str, environment: Mapping[str, Any]) -> list[str]:
     for name, value in environment.items():
         if name == "VLLM_PROCESS_NAME_PREFIX":
             faults.append(f"{key}.{name}: a drain knows vLLM's workers by their usual titles")
-        elif _SECRET_VARIABLE.search(str(name)):
+        elif is_secret_name(str(name)):
             faults.append(f"{key}.{name}: everybody on the host can read this file; use layout_secrets")
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
             faults.append(f"{key}.{name}: write the value as a string (yes and no differ between programs)")
@@ -354,27 +357,24 @@ def _complete(
     stem = engine["unit"].removesuffix(".service")
     flags = engine.pop("flags")
     cache = f"/var/cache/{stem}"
-    own = _cache_environment(cache) | {"PATH": f"{engine['venv']}/bin:{_SYSTEM_PATH}"}
+    state = f"/var/lib/{stem}"
+    own = _own_environment(engine["venv"], state, cache)
     environment = merge(own, engine["environment"])
     serving = {"host": engine["host"], "port": engine["port"], "served-model-name": model["served_name"]}
     program, *words = launch.program
+    arguments = [*launch.before_model, model["path"], *flags_to_argv(serving), *flags_to_argv(flags)]
     engine.update(
         engine=name,
         python=f"{engine['venv']}/bin/python",
-        argv=[
-            f"{engine['venv']}/{program}",
-            *words,
-            model["path"],
-            *flags_to_argv(serving),
-            *flags_to_argv(flags),
-        ],
+        argv=[f"{engine['venv']}/{program}", *words, *arguments],
+        arguments=arguments,
         models=[model["path"], *(str(flags[flag]) for flag in launch.model_flags if flag in flags)],
         environment={key: str(value) for key, value in environment.items()},
         secrets=sorted(secrets),
         unit_path=str(SYSTEM_UNITS / engine["unit"]),
         environment_path=str(CONFIG / f"{engine['unit']}.env"),
         secrets_path=str(CONFIG / f"{engine['unit']}.secrets"),
-        state_directory=f"/var/lib/{stem}",
+        state_directory=state,
         cache_directory=cache,
         deaf_while_loading=launch.deaf_while_loading,
     )
@@ -385,9 +385,12 @@ def _complete(
 _SYSTEM_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def _cache_environment(cache: str) -> dict[str, str]:
-    # Compiled kernels outlive a restart only outside the unit's private /tmp and read-only home.
+def _own_environment(venv: str, state: str, cache: str) -> dict[str, str]:
     return {
+        "PATH": f"{venv}/bin:{_SYSTEM_PATH}",
+        # Not what the user's entry says: an existing user may live where the unit cannot write.
+        "HOME": state,
+        # Compiled kernels outlive a restart only outside the unit's private /tmp.
         "XDG_CACHE_HOME": cache,
         "TRITON_CACHE_DIR": f"{cache}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",

@@ -1,0 +1,175 @@
+#!/usr/bin/python
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: inference_preflight
+short_description: Check that a pivot to a layout can end well, before anything is touched
+version_added: 0.1.0
+description:
+  - Checks the platform, the GPUs and their driver, the model's files, the room for what will be written, the port, the
+    engine and its flags, both units, and that what serves now could be brought back.
+  - All checks run, and all problems are told in one message, each with what to do about it.
+  - Reads only. The engine is imported, but never started, and no GPU is visible to it.
+author:
+  - gpuops.inference contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.inference.attributes
+  - gpuops.inference.attributes.read_only
+options:
+  layout:
+    description: The layout as the role C(gpuops.inference.layout) resolves it.
+    type: dict
+    required: true
+  engine:
+    description: The engine that shall serve after the pivot.
+    type: str
+    choices: [sglang, vllm]
+    required: true
+  allow_no_rollback:
+    description: Whether to go on although what serves now could not be brought back as it is.
+    type: bool
+    default: false
+  engine_timeout:
+    description: Seconds that importing the engine may take.
+    type: int
+    default: 180
+"""
+
+EXAMPLES = r"""
+- name: Check that SGLang can take over
+  gpuops.inference.inference_preflight:
+    layout: "{{ layout_resolved }}"
+    engine: sglang
+  become: true
+"""
+
+RETURN = r"""
+problems:
+  description: What stands in the way; empty on success.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    check:
+      description: Which check found it.
+      type: str
+    message:
+      description: What is wrong and what to do.
+      type: str
+checks:
+  description: The checks that were made, in order.
+  returned: always
+  type: list
+  elements: str
+engine_version:
+  description: The installed version of the engine; empty if it could not be asked.
+  returned: always
+  type: str
+driver_version:
+  description: Version of the kernel driver; empty if NVML does not answer.
+  returned: always
+  type: str
+gpus:
+  description: The GPUs as in M(gpuops.inference.gpu_info).
+  returned: always
+  type: list
+  elements: dict
+"""
+
+import os
+from collections.abc import Iterable
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading
+from ansible_collections.gpuops.inference.plugins.module_utils._preflight import (
+    Problem,
+    ask_engine,
+    driver_faults,
+    gpu_faults,
+    model_check,
+    nvml_faults,
+    platform_faults,
+    port_faults,
+    problems,
+    rights_faults,
+    rollback_faults,
+    room_faults,
+    story,
+    systemd_version,
+    unit_faults,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import load_units, take_snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError, cgroup_version
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "layout": {"type": "dict", "required": True},
+            "engine": {"type": "str", "choices": ["sglang", "vllm"], "required": True},
+            "allow_no_rollback": {"type": "bool", "default": False},
+            "engine_timeout": {"type": "int", "default": 180},
+        },
+        supports_check_mode=True,
+    )
+    layout = module.params["layout"]
+    engine = (layout.get("engines") or {}).get(module.params["engine"]) or {}
+    if "unit_text" not in engine:
+        module.fail_json(msg="layout is not what the role gpuops.inference.layout makes; run that role first")
+    try:
+        result = examine(layout, engine, module.params)
+    except UnitsError as error:
+        module.fail_json(msg=str(error))
+    found = result.pop("found")
+    result["problems"] = [{"check": problem.check, "message": problem.message} for problem in found]
+    if found:
+        module.fail_json(msg=story(found, engine["unit"]), changed=False, **result)
+    module.exit_json(msg=f"nothing stands in the way of {engine['unit']}", changed=False, **result)
+
+
+def examine(layout: dict, engine: dict, params: dict) -> dict:
+    """Make every check that can be made here."""
+    found: list[Problem] = []
+    checks: list[str] = []
+
+    def check(name: str, messages: Iterable[str]) -> None:
+        checks.append(name)
+        found.extend(problems(name, messages))
+
+    systemd, cgroups = systemd_version(), cgroup_version()
+    check("platform", platform_faults(systemd, cgroups))
+    check("rights", rights_faults(os.geteuid()))
+    check("room", room_faults(layout, engine))
+    check("model", model_check(engine))
+    installed = ask_engine(engine, params["engine_timeout"])
+    checks += ["engine", "flags"]
+    found += installed.faults
+    reading = GpuReading()
+    if systemd and cgroups == "v2":
+        check("units", unit_faults(layout, systemd))
+        with Probe() as probe:
+            snapshot = take_snapshot(probe, load_units(Units()))
+        reading = snapshot.reading
+        check("nvml", nvml_faults(reading))
+        check("gpus", gpu_faults(layout, reading))
+        check("driver", driver_faults(reading))
+        check("port", port_faults(engine, snapshot))
+        if not params["allow_no_rollback"]:
+            check("rollback", rollback_faults(engine["unit"], snapshot))
+    return {
+        "found": found,
+        "checks": checks,
+        "engine_version": installed.version,
+        "driver_version": reading.driver_version,
+        "gpus": [gpu.as_dict() for gpu in reading.gpus],
+    }
+
+
+if __name__ == "__main__":
+    main()
