@@ -87,7 +87,7 @@ SHUTDOWN_MARGIN = 30
 _LAYOUT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _UNIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9:_.-]*\.service")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
-_PATH = re.compile(r"(/[^/\x00-\x1f\x7f]+)+")
+_PATH = re.compile(r"(/[^/\x00-\x1f\x7f\"'\\]+)+")
 _DEVICE = re.compile(r"((char|block)-[A-Za-z0-9_.*?-]+|/dev/[A-Za-z0-9_./-]+)( r?w?m?)?")
 
 
@@ -307,7 +307,7 @@ def _number_faults(launch: Launch, engine: Mapping[str, Any], gpus: int) -> list
 
 def _path_faults(key: str, path: str) -> list[str]:
     if not _PATH.fullmatch(path) or "/.." in path or "/./" in path:
-        return [f"{key}: {path!r} is not an absolute path without `.`, `..` or a slash at its end"]
+        return [f"{key}: {path!r} is not an absolute path that systemd takes (no `.`, `..`, quotes, backslashes)"]
     try:
         exec_word(path)
     except ValueError as error:

@@ -32,6 +32,8 @@ def exec_start(argv: Sequence[str]) -> str:
         raise ValueError("a command line needs a program")
     if not argv[0].startswith("/"):
         raise ValueError("the program of a command line must be an absolute path")
+    if any(char in "\"'\\" or char in _CONTROL for char in argv[0]):
+        raise ValueError("systemd runs no program with a quote, a backslash or a control character in its path")
     words = [exec_word(word) for word in argv]
     lines = [[":" + words[0]]]
     for word, quoted in zip(argv[1:], words[1:]):
