@@ -64,6 +64,8 @@ def asker(host: str, port: int, key: Optional[str]) -> Ask:
                 connection.request("POST", question.path, json.dumps(question.body), headers)
             response = connection.getresponse()
             return Answer(response.status, response.read(_LONGEST_ANSWER).decode("utf-8", "replace"))
+        except ConnectionRefusedError:
+            raise NoAnswer("nobody listens on its port yet") from None
         except (OSError, http.client.HTTPException) as error:
             raise NoAnswer(str(error) or type(error).__name__) from error
         finally:
@@ -82,6 +84,8 @@ class Look:
     """Why it got no further; '' when all three were answered."""
     hopeless: bool = False
     """Waiting will not cure the problem."""
+    wrong: bool = False
+    """It answered a request, and not with a completion; more than a few seconds of that will not be cured either."""
     model: str = ""
     """The served model that answered."""
 
@@ -119,9 +123,11 @@ def look(
         body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
         completion = ask(Question(engine.completion_path, _COMPLETION_TIMEOUT, body))
         if completion.status != 200:
-            return Look(passed, f"{engine.completion_path} says {_said(completion)}", _refused(completion))
+            return Look(passed, f"{engine.completion_path} says {_said(completion)}", _refused(completion), True)
         if not _has_choices(completion.text):
-            return Look(passed, f"{engine.completion_path} answers without a completion: {_said(completion)}")
+            return Look(
+                passed, f"{engine.completion_path} answers without a completion: {_said(completion)}", wrong=True
+            )
         passed["completion"] = clock()
         return Look(passed, model=model)
     except NoAnswer as error:

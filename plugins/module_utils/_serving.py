@@ -28,7 +28,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._engines import (
     serving,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._environment import read_environment, secrets_of
-from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError, Holds
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import UNIT_NAME, HoldError, Holds
 from ansible_collections.gpuops.inference.plugins.module_utils._log import Log, journalctl
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import (
     mask_argv,
@@ -136,6 +136,7 @@ class Service:
         self._order = order
         self._name = order.name if order.name.endswith(".service") else f"{order.name}.service"
         self._began = host.clock()
+        self._stale = False
         self._variables: dict[str, str] = {}
         self._secrets: list[str] = []
         self._told: tuple[str, float] = ("", 0.0)
@@ -158,6 +159,8 @@ class Service:
         """Do it. The same keys for success and failure; `failed` tells which."""
         result = self._result
         try:
+            if not UNIT_NAME.match(self._name):
+                raise ServiceError(f"{self._name!r} is no name of a service unit")
             self._host.require_cgroups()
             message = self._carry_out(self._read())
         except (ServiceError, UnitsError, HoldError, RecordError) as error:
@@ -165,7 +168,8 @@ class Service:
             result["reason"] = self._shown(str(error), 1024)
             message = f"{self._name}: {error}"
         result["msg"] = self._shown(message, 1024)
-        self._tell("failed" if result["failed"] else result["state"]["after"], done=True)
+        if result["state"]["before"]:
+            self._tell("failed" if result["failed"] else result["state"]["after"], done=True)
         return result
 
     # --- the order
@@ -184,30 +188,28 @@ class Service:
             # In check mode the role that deploys the unit has not done it either.
             if order.check_mode and order.state != "stopped":
                 return self._would("start", "ready", "once its unit is there")
-            raise ServiceError("there is no such unit")
+            raise ServiceError("there is no such unit on this host")
         if unit.load_state not in ("loaded", "not-found"):
             raise ServiceError(f"systemd cannot use the unit: it is {unit.load_state}")
+        self._stale = unit.need_daemon_reload
+        if self._stale and not order.check_mode:
+            self._host.units.daemon_reload()
+            unit = self._show()
         self._check_engine(unit)
         message = {"started": self._started, "stopped": self._stopped, "restarted": self._restarted}[order.state](unit)
         self._enable(unit)
         return message
 
     def _started(self, unit: Unit) -> str:
-        reload_needed = unit.need_daemon_reload
-        if reload_needed and not self._order.check_mode:
-            self._host.units.daemon_reload()
-            unit = self._show()
         if not unit.running:
             return self._start(unit)
         if unit.active_state == "deactivating":
-            return (
-                self._would("start", "ready", "once it has stopped")
-                if self._order.check_mode
-                else self._restarted(unit)
-            )
-        self._result["drift"] = [self._shown(text, 512) for text in self._drift(unit, reload_needed)]
-        if self._result["drift"] and self._order.restart_on_drift:
+            if self._order.check_mode:
+                return self._would("start", "ready", "once it has stopped")
             return self._restarted(unit)
+        drift = self._result["drift"] = [self._shown(text, 512) for text in self._drift(unit)]
+        if drift and self._order.restart_on_drift:
+            return f"{self._restarted(unit)}; restarted because {'; '.join(drift)}"
         if self._order.check_mode:
             return f"{self._name} runs"
         return self._accompany(unit, None)
@@ -221,8 +223,6 @@ class Service:
         # Before anything is stopped: what is known to be refused afterwards is refused now.
         self._lift_hold()
         self._stop(unit)
-        if unit.need_daemon_reload:
-            self._host.units.daemon_reload()
         return self._start(self._show())
 
     def _stopped(self, unit: Unit) -> str:
@@ -249,7 +249,6 @@ class Service:
             # Its count of starts as well: the limit is for crash loops, and we are none.
             units.reset_failed(self._name)
         files = fingerprint(unit)
-        self._result["changed"] = True
         units.start(self._name)
         return self._accompany(unit, files)
 
@@ -329,11 +328,16 @@ class Service:
             self._order.stall_timeout,
             unit.invocation_id if ours else None,
         )
+        since = "its start" if ours else "this task joined its start"
         verdict, at_once = self._watch(start, where, ours)
+        if ours and start.invocation:
+            result["changed"] = True
+            self._record_start(start.invocation, files)
         after = self._show()
         ended = host.clock()
 
-        self._add_stages(start, ended, f"start {self._name}" if ours else "")
+        if not at_once:
+            self._add_stages(start, ended, f"start {self._name}" if ours else "")
         result["log"] = [self._shown(line, 512) for line in list(start.tail)[-self._order.log_lines :]]
         argv = self._argv(after.main_pid)
         result["process"] = {
@@ -341,14 +345,12 @@ class Service:
             "argv": mask_argv(argv, self._secrets),
             "profiling": mask_argv(serving(where.engine, argv).profiling, self._secrets),
         }
-        if ours and start.invocation:
-            self._record_start(start.invocation, files)
         result["ready"] = {
             "seconds": round(ended - began, 3) if verdict.ready else None,
             **{name: round(start.passed[name] - began, 3) if name in start.passed else None for name in _CHECKS},
         }
         if not verdict.ready:
-            raise ServiceError(self._failure(start, verdict, after, ended - began))
+            raise ServiceError(self._failure(start, verdict, after, f"{ended - began:.1f} s after {since}"))
         if at_once:
             result["state"]["before"] = result["diff"]["before"]["state"] = "ready"
         self._becomes("ready")
@@ -356,7 +358,7 @@ class Service:
         if at_once:
             drift = f", but differs from its files: {'; '.join(result['drift'])}" if result["drift"] else ""
             return f"{answers}{drift}"
-        return f"{answers}, ready {ended - began:.1f} s after {'its start' if ours else 'we joined its start'}"
+        return f"{answers}, ready {ended - began:.1f} s after {since}"
 
     def _watch(self, start: Start, where: Serving, ours: bool) -> tuple[Verdict, bool]:
         """The verdict, and whether it was ready before anything had to be waited for."""
@@ -382,7 +384,7 @@ class Service:
                     start.see_unit(moment, latest, host.io_bytes(latest.control_group))
                 found = asking.take()
                 if found is not None:
-                    start.see_look(found)
+                    start.see_look(moment, found)
                     asked_at = moment
                 if log is None and start.invocation and (ours or moment - began >= _AT_ONCE):
                     log = stack.enter_context(host.follow(start.invocation))
@@ -415,9 +417,11 @@ class Service:
                 return self._variables[name]
         return argument(unit.exec_start, "--api-key")
 
-    def _failure(self, start: Start, verdict: Verdict, unit: Unit, seconds: float) -> str:
+    def _failure(self, start: Start, verdict: Verdict, unit: Unit, when: str) -> str:
         self._becomes(_state(unit))
-        text = f"not ready, failed {seconds:.1f} s after the start while {start.status}: {verdict.reason}"
+        if not start.invocation:
+            return verdict.reason
+        text = f"not ready, failed {when} while {start.status}: {verdict.reason}"
         if not verdict.stop:
             return text
         self._host.units.stop([self._name])
@@ -433,7 +437,7 @@ class Service:
 
     # --- what runs
 
-    def _drift(self, unit: Unit, reload_needed: bool) -> list[str]:
+    def _drift(self, unit: Unit) -> list[str]:
         host = self._host
         try:
             record = read_json(host.starts / f"{self._name}.json") or {}
@@ -444,7 +448,7 @@ class Service:
             found = changed_files(record["files"], fingerprint(unit))
         else:
             found = newer_files(unit, host.wall() - (host.clock() - unit.started))
-            if reload_needed and not found:
+            if self._stale and not found:
                 found = ["its unit files changed and systemd had not read them"]
         return found + changed_arguments(unit, self._argv(unit.main_pid), self._secrets)
 

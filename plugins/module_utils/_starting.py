@@ -18,7 +18,6 @@ from typing import Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import (
     ACCESS_LOG,
-    ANSWERING,
     CAUSES,
     JOINING,
     LOADING,
@@ -38,8 +37,9 @@ _LAST_WORDS = 2.0
 # After its final words an engine usually ends by itself, which tells more.
 _AGONY = 5.0
 
-# A healthy engine that does not complete a request for this long never will.
-_HEALTHY_AND_MUTE = 150.0
+# A healthy engine that does not complete a request for this long never will; it may say so much earlier.
+_MUTE = 150.0
+_WRONG = 10.0
 
 _TAIL = 200
 
@@ -99,8 +99,10 @@ class Start:
         self._refused: Optional[str] = None
         self._causes: list[tuple[Cause, str]] = []
         self._exception = ""
+        self._last_words = ""
         self._lost_at: Optional[float] = None
         self._look: Optional[Look] = None
+        self._wrong_since: Optional[float] = None
         self.stages = [Stage(STARTING, now)]
         self.done = 0
         self.total = 0
@@ -155,9 +157,13 @@ class Start:
             self.tail.pop()
         self.tail.append(line)
 
-    def see_look(self, look: Look) -> None:
+    def see_look(self, now: float, look: Look) -> None:
         """How far a look at its answers got."""
         self._look = look
+        if not look.wrong:
+            self._wrong_since = None
+        elif self._wrong_since is None:
+            self._wrong_since = now
         for name, at in look.passed.items():
             self.passed.setdefault(name, at)
 
@@ -182,7 +188,8 @@ class Start:
         said = f"; {self._look.problem}" if self._look is not None else ""
         if self._look is not None and self._look.hopeless:
             return Verdict(False, self._look.problem)
-        if "health" in self.passed and now - self.passed["health"] >= _HEALTHY_AND_MUTE:
+        mute = "health" in self.passed and now - self.passed["health"] >= _MUTE
+        if mute or (self._wrong_since is not None and now - self._wrong_since >= _WRONG):
             return Verdict(False, f"it calls itself healthy and does not complete a request{said}")
         if self._first is not None and now - self._moved_at >= self._stall_timeout:
             hint = self._causes_text() or (
@@ -190,13 +197,10 @@ class Start:
                 if self.phase == JOINING
                 else ""
             )
-            return Verdict(
-                False,
-                f"stalled while {self.status}: no new log line and no disk traffic for {self._stall_timeout:g} s"
-                + (f"; {hint}" if hint else said),
-            )
+            text = f"stalled, no new log line and no disk traffic for {self._stall_timeout:g} s"
+            return Verdict(False, f"{text}; {hint}" if hint else text)
         if now - self._began >= self._ready_timeout:
-            return Verdict(False, f"not ready after {self._ready_timeout:g} s, still {self.status}{said}")
+            return Verdict(False, f"that took longer than {self._ready_timeout:g} s{said}")
         return None
 
     def _await_invocation(self, unit: Unit) -> None:
@@ -217,12 +221,12 @@ class Start:
         self._loops = unit.restarting or unit.n_restarts > before
         if self._loops:
             self._end(now, f"{_how(unit)}, and systemd would start it again and again")
-        elif unit.invocation_id != first.invocation_id:
-            self._end(now, "somebody started it again meanwhile")
         elif unit.active_state in ("inactive", "failed"):
             self._end(now, _how(unit))
         elif unit.active_state == "deactivating":
             self._end(now, _how(unit) if unit.exec_main_code else "somebody stops it")
+        elif unit.invocation_id != first.invocation_id:
+            self._end(now, "somebody started it again meanwhile")
 
     def _end(self, now: float, how: str) -> None:
         self._ended = how
@@ -232,6 +236,7 @@ class Start:
         # Whatever was said before was overcome.
         self._causes.clear()
         self._exception = ""
+        self._last_words = ""
         self._lost_at = None
         if phase != self.phase:
             self.stages.append(Stage(phase, now))
@@ -249,6 +254,8 @@ class Start:
         exception = _EXCEPTION.search(line)
         if exception and not vague and not self._exception:
             self._exception = exception.group(1)
+        if not _SYSTEMD.match(line):
+            self._last_words = line.strip()
 
     def _causes_text(self) -> str:
         for cause, text in self._causes:
@@ -259,8 +266,11 @@ class Start:
         return self._causes[0][1] if self._causes else ""
 
     def _explain(self, how: str) -> str:
-        words = self._causes_text() or next((line for line in reversed(self.tail) if not _SYSTEMD.match(line)), "")
-        return f"{words.strip()} ({how})" if words else how
+        words = self._causes_text()
+        if not words and self._unit is not None and self._unit.exec_main_code in (0, _CLD_EXITED):
+            # It ended by itself: its last line may say why. Who is killed does not know.
+            words = self._last_words
+        return f"{words} ({how})" if words else how
 
 
 def _fill(reason: str, match: re.Match[str]) -> str:
@@ -276,7 +286,9 @@ def _how(unit: Unit) -> str:
     if unit.result == "start-limit-hit":
         return "systemd does not start it any more: it was started too often"
     if not unit.exec_main_code:
-        return f"it failed before its engine ran ({unit.result})" if unit.result != "success" else "it did not run"
+        # systemd forgets a unit that ended well and that nothing refers to.
+        ended = "it ended without an error: somebody stopped it, or it stopped by itself"
+        return ended if unit.result == "success" else f"it failed before its engine ran ({unit.result})"
     if unit.exec_main_code == _CLD_EXITED:
         return f"it ended with exit status {unit.exec_main_status}"
     return f"it was killed by {_signal(unit.exec_main_status)}"
@@ -287,6 +299,3 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-__all__ = ["ANSWERING", "STARTING", "Stage", "Start", "Verdict"]

@@ -83,7 +83,8 @@ options:
     type: bool
   lift_hold:
     description:
-      - Whether to lift a hold that M(gpuops.inference.gpu_drain) left on the unit. Otherwise a held unit is not started.
+      - Whether to lift a hold that M(gpuops.inference.gpu_drain) left on the unit.
+      - Otherwise a held unit is not started.
     type: bool
     default: false
   ready_timeout:
@@ -103,7 +104,8 @@ options:
     type: float
   restart_on_drift:
     description:
-      - Whether to restart an engine that runs and is not what its unit says now. Otherwise that is reported in RV(drift).
+      - Whether to restart an engine that runs and is not what its unit says now.
+      - Otherwise that is only reported in RV(drift).
     type: bool
     default: false
   log_lines:
