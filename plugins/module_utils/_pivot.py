@@ -213,7 +213,7 @@ class PivotRecord:
                 "mode": decision.mode,
                 "drain": decision.drain,
                 "outgoing": record["outgoing"],
-                "existing_units": sorted(name for name, unit in scene.units.items() if unit.exists),
+                "existing_units": _existing(scene),
                 "record": _summary(record),
                 **_public(scene),
                 "msg": decision.why,
@@ -225,14 +225,18 @@ class PivotRecord:
             # Nothing was, if it fails in check mode: there is nothing to come back from.
             return {"changed": False, "touched": False, "msg": f"would go to phase {name}"}
         record = self._own(run)
-        if name == "rolling_back" and untouched(observed(record), self._observe(list(record["observed"]))):
-            self._forget(record)
-            return {"changed": False, "touched": False, "msg": "nothing was touched"}
+        result: Result = {"changed": False, "touched": True, "msg": f"phase {name}"}
+        if name == "rolling_back":
+            scene = self._observe(list(record["observed"]))
+            if untouched(observed(record), scene):
+                self._forget(record)
+                return {**result, "touched": False, "msg": "nothing was touched"}
+            result["existing_units"] = _existing(scene)
         record = _in_phase(record, name)
         if cause:
             record["causes"] = [*record["causes"], {"phase": name, "cause": cause}]
         write_json(PIVOT, record)
-        return {"changed": False, "touched": True, "record": _summary(record), "msg": f"phase {name}"}
+        return {**result, "record": _summary(record)}
 
     def restore(self, run: str) -> Result:
         """Put files and enablement back as they were observed. Nothing is started: the caller does, and watches it.
@@ -403,6 +407,10 @@ def _moves(scene: Scene, target: str) -> list[tuple[str, str]]:
 
 
 # --- words ---------------------------------------------------------------------------------------------------------
+
+
+def _existing(scene: Scene) -> list[str]:
+    return sorted(name for name, unit in scene.units.items() if unit.exists)
 
 
 def _public(scene: Scene) -> Result:

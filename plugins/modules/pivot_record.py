@@ -212,7 +212,7 @@ outgoing:
   elements: str
 existing_units:
   description: The engine units that exist now.
-  returned: with O(state=begin)
+  returned: with O(state=begin), and with O(phase=rolling_back) where something was touched
   type: list
   elements: str
 touched:
