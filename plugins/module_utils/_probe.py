@@ -473,7 +473,7 @@ class Probe:
             self._discard(child)
             return None, "", self._nvml_refusal
         code = child.returncode()
-        told = child.complaint or excerpt(text)
+        told = child.complaint or excerpt(text.partition("\n")[0])
         self._dismiss(child)
         if code == 0:
             return code, text, ""
