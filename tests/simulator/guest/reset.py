@@ -1,10 +1,11 @@
-#!/usr/bin/python3
 # Copyright (c) 2026 gpuops.inference contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Bring this simulated host back to its pristine state. Run inside it, as root, by `hosts reset`.
 
-usage: reset MINORS [ENGINE]    MINORS: minor number of each GPU in index order, 0,1,2,...
+usage: reset.py MINORS [ENGINE]
+
+MINORS: the minor number of each GPU in index order, as in 0,1,2. ENGINE: its production unit is to serve.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from pathlib import Path
 
+import frozen
+
 HERE = Path("/usr/local/lib/gpusim")
 STATE = Path("/var/lib/gpusim")
-FROZEN = Path("/run/gpusim/frozen")
+ALLOCATIONS = Path("/dev/gpusim")  # no file system to the driver: engine units may write to little else
 BASELINE = Path("/var/lib/gpusim-baseline.json")
 UNIT_DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system")
 JUNK = ("/run/gpuops", "/run/gpusim", "/var/lib/gpuops", "/etc/gpuops")
@@ -104,15 +108,8 @@ def end_strangers() -> None:
         time.sleep(0.02)
 
 
-def thaw() -> None:
-    if os.path.ismount(FROZEN):
-        # "Invalid argument" where it is not frozen, which is as well
-        subprocess.run(["fsfreeze", "--unfreeze", FROZEN], stderr=subprocess.DEVNULL, timeout=10, check=False)
-
-
 def clear() -> None:
-    if os.path.ismount(FROZEN):
-        subprocess.run(["umount", FROZEN], timeout=30, check=True)
+    frozen.remove()
     for path in JUNK:
         shutil.rmtree(path, ignore_errors=True)
     for top in ("/dev/shm", "/tmp"):
@@ -134,10 +131,12 @@ def clear() -> None:
 def gpus(minors: list[int]) -> None:
     host = platform.node()
     shutil.rmtree(STATE, ignore_errors=True)
+    shutil.rmtree(ALLOCATIONS, ignore_errors=True)
     (STATE / "faults").mkdir(parents=True)
+    (STATE / "alloc").symlink_to(ALLOCATIONS)
     lines = []
     for index, minor in enumerate(minors):
-        directory = STATE / "alloc" / str(index)
+        directory = ALLOCATIONS / str(index)
         directory.mkdir(parents=True)
         directory.chmod(0o1777)  # engines run as users of their own
         name = f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{host}.{index}')}"
@@ -153,22 +152,39 @@ def install() -> None:
     keys = Path("/home/operator/.ssh/authorized_keys")
     shutil.copy(HERE / "authorized_keys", keys)
     shutil.chown(keys, "operator", "operator")
-    subprocess.run([HERE / "guest" / "model"], check=True)
-    for script in sorted(HERE.glob("engines/install")):
-        subprocess.run([script], check=True)
+    subprocess.run([sys.executable, HERE / "guest" / "model.py"], check=True)
+    subprocess.run([HERE / "engines" / "install"], check=True)
+
+
+def serve(engine: str) -> None:
+    """The production unit of an engine, enabled, started and ready."""
+    systemctl("enable", "--now", f"{engine}.service")
+    port = {"vllm": 8000, "sglang": 30000}[engine]
+    deadline = time.monotonic() + 120
+    for path in ("health", "v1/models"):
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5):
+                    break
+            except OSError:
+                if time.monotonic() > deadline:
+                    sys.exit(f"{engine}.service is not ready: see journalctl -u {engine}")
+                time.sleep(0.1)
 
 
 def main() -> None:
     minors = [int(minor) for minor in sys.argv[1].split(",")]
     if not BASELINE.exists():
         BASELINE.write_text(json.dumps(sorted(unit_files())))
-    thaw()
+    frozen.thaw()
     shutil.rmtree(STATE / "faults", ignore_errors=True)
     end_units()
     end_strangers()
     clear()
     gpus(minors)
     install()
+    if sys.argv[2:]:
+        serve(sys.argv[2])
 
 
 main()
