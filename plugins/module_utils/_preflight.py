@@ -45,6 +45,9 @@ LARGEST_COMPLAINT = 400
 
 LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 
+ENDING = 1.0
+"""Seconds that a killed process may take to end."""
+
 ROOM_MIB = 16
 """What unit, environment, backups and records need at the very most."""
 
@@ -144,9 +147,7 @@ def _nearest(path: Path) -> Path:
 def nvml_faults(reading: GpuReading) -> Iterator[str]:
     """Whether the driver can be asked at all: without it no release could ever be proven."""
     if reading.source != "nvml" or not reading.usable:
-        yield from reading.problems or ("NVML does not answer",)
-        if reading.source == "nvidia-smi":
-            yield "nvidia-smi alone does not tell enough; the role gpu_host installs what speaks to NVML"
+        yield "; ".join(reading.problems) or "NVML does not answer"
 
 
 def gpu_faults(layout: Mapping[str, Any], reading: GpuReading) -> Iterator[str]:
@@ -277,13 +278,18 @@ def _run_as_user(argv: Sequence[str], request: str, user: str, scratch: str, tim
             **identity,
         )  # fmt: skip
     except OSError as error:
-        return {"broken": f"{argv[0]} cannot be run: {error.strerror}"}
+        return {"broken": f"the user {user} cannot run it: {error.strerror}"}
     try:
         out, err = child.communicate(request, timeout)
     except subprocess.TimeoutExpired:
-        # Not waited for: an import that is stuck in the driver does not even die.
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
+        # Not waited for beyond this: an import that is stuck in the driver does not even die.
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(ENDING)
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            if pipe:
+                pipe.close()
         return {"broken": f"it was not imported within {timeout:g} s"}
     try:
         answer: dict[str, Any] = json.loads(out)

@@ -73,11 +73,6 @@ driver_version:
   description: Version of the kernel driver; empty if NVML does not answer.
   returned: always
   type: str
-gpus:
-  description: The GPUs as in M(gpuops.inference.gpu_info).
-  returned: always
-  type: list
-  elements: dict
 """
 
 import os
@@ -167,7 +162,6 @@ def examine(layout: dict, engine: dict, params: dict) -> dict:
         "checks": checks,
         "engine_version": installed.version,
         "driver_version": reading.driver_version,
-        "gpus": [gpu.as_dict() for gpu in reading.gpus],
     }
 
 
