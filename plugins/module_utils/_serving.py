@@ -38,7 +38,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._masking import (
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import PROGRESS, STARTS
 from ansible_collections.gpuops.inference.plugins.module_utils._ports import Listener, listeners
-from ansible_collections.gpuops.inference.plugins.module_utils._ready import Ask, Asking, asker, look
+from ansible_collections.gpuops.inference.plugins.module_utils._ready import Ask, Asking, Look, asker, look
 from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, now, read_json, write_json
 from ansible_collections.gpuops.inference.plugins.module_utils._starting import Start, Verdict
 from ansible_collections.gpuops.inference.plugins.module_utils._units import (
@@ -76,6 +76,14 @@ class Readable(Protocol):
     def fileno(self) -> int: ...
 
 
+class Looks(Readable, Protocol):
+    """Looks at an engine, made while we do something else; see _ready.Asking."""
+
+    def ask(self) -> None: ...
+
+    def take(self) -> Optional[Look]: ...
+
+
 class Lines(Readable, Protocol):
     """A log that is followed; see _log.Log."""
 
@@ -99,6 +107,7 @@ class Host:
     wait: Callable[[Sequence[Readable], float], None] = _wait
     follow: Callable[[str], AbstractContextManager[Lines]] = lambda invocation: Log(journalctl(invocation))
     asker: Callable[[str, int, Optional[str]], Ask] = asker
+    asking: Callable[[Callable[[], Look]], AbstractContextManager[Looks]] = Asking
     runner: Runner = run_command
     listeners: Callable[[int, str], list[Listener]] = listeners
     pids: Callable[[str], set[int]] = cgroup_pids
@@ -370,12 +379,12 @@ class Service:
         def stranger() -> str:
             return self._stranger(latest, where)
 
-        def once() -> Any:
+        def once() -> Look:
             ask = host.asker(where.host, where.port, self._key(latest, where))
             return look(ask, ENGINES[where.engine], where.served_model, host.clock, stranger)
 
         with ExitStack() as stack:
-            asking = stack.enter_context(Asking(once))
+            asking = stack.enter_context(host.asking(once))
             asked_at = shown_at = began - _PACE
             while True:
                 moment = host.clock()

@@ -1,0 +1,90 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.gpuops.inference.plugins.module_utils._drift import (
+    changed_arguments,
+    changed_files,
+    fingerprint,
+    newer_files,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, parse_show
+
+(BARE,) = parse_show("Id=vllm.service\n")
+ARGV = ("/opt/vllm/bin/vllm", "serve", "/models/K", "--port", "8000")
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Unit:
+    drop_ins = tmp_path / "vllm.service.d"
+    drop_ins.mkdir()
+    for path in (tmp_path / "vllm.service", drop_ins / "10-more.conf", drop_ins / "90-gpuops-hold.conf"):
+        path.write_text(path.name)
+    return replace(
+        BARE,
+        fragment_path=str(tmp_path / "vllm.service"),
+        drop_in_paths=(str(drop_ins / "10-more.conf"), str(drop_ins / "90-gpuops-hold.conf")),
+        environment_files=(str(tmp_path / "vllm.env"),),
+        exec_start=ARGV,
+    )
+
+
+def test_what_a_start_reads_is_compared_by_content(unit: Unit) -> None:
+    before = fingerprint(unit)
+    os.utime(unit.fragment_path, (0, 0))
+    assert changed_files(before, fingerprint(unit)) == []
+    Path(unit.fragment_path).write_text("other")
+    Path(unit.drop_in_paths[0]).unlink()
+    Path(unit.environment_files[0]).write_text("A=1")
+    assert changed_files(before, fingerprint(unit)) == [
+        f"{unit.environment_files[0]} is new",
+        f"{unit.fragment_path} has changed",
+        f"{unit.drop_in_paths[0]} is gone",
+    ]
+
+
+def test_a_hold_is_no_drift(unit: Unit) -> None:
+    before = fingerprint(unit)
+    Path(unit.drop_in_paths[1]).unlink()
+    assert changed_files(before, fingerprint(replace(unit, drop_in_paths=unit.drop_in_paths[:1]))) == []
+
+
+def test_without_a_fingerprint_the_times_of_the_files_tell(unit: Unit) -> None:
+    os.utime(unit.fragment_path, (1000, 1000))
+    os.utime(unit.drop_in_paths[0], (2000, 2000))
+    assert newer_files(unit, 3000) == []
+    assert newer_files(unit, 1999.5) == []
+    assert newer_files(unit, 1500) == [f"{unit.drop_in_paths[0]} was written after the start"]
+
+
+@pytest.mark.parametrize(
+    "running",
+    [(), ARGV, ("/usr/bin/python3.11", *ARGV), ("/opt/vllm/bin/python3", *ARGV)],
+)
+def test_arguments_as_in_the_unit(unit: Unit, running: tuple[str, ...]) -> None:
+    assert changed_arguments(unit, running) == []
+
+
+def test_arguments_with_blanks_are_no_drift(unit: Unit) -> None:
+    configured = replace(unit, exec_start=(*ARGV, "--note", '{"a":', "1}"))
+    assert changed_arguments(configured, (*ARGV, "--note", '{"a": 1}')) == []
+
+
+def test_variables_that_systemd_filled_in_are_no_drift(unit: Unit) -> None:
+    configured = replace(unit, exec_start=(*ARGV, "--tp", "${TP}"))
+    assert changed_arguments(configured, (*ARGV, "--tp", "8")) == []
+    assert changed_arguments(configured, (*ARGV[:-1], "8001", "--tp", "8")) != []
+
+
+def test_other_arguments_are_told_without_their_secrets(unit: Unit) -> None:
+    running = (*ARGV[:-1], "8001", "--api-key", "swordfish", "--profiler-config", "torch")
+    (sentence,) = changed_arguments(unit, running)
+    assert sentence == ("it runs with `8001 --api-key ******** --profiler-config torch` where its unit says `8000`")

@@ -1,0 +1,295 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Optional
+
+import pytest
+
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpuops.inference.plugins.module_utils._ready import Look
+from ansible_collections.gpuops.inference.plugins.module_utils._starting import Start, Verdict
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, parse_show
+
+(RUNNING,) = parse_show(
+    """\
+MainPID=412
+Result=success
+NRestarts=0
+ExecMainCode=0
+Id=vllm.service
+LoadState=loaded
+ActiveState=active
+SubState=running
+ConditionResult=yes
+AssertResult=yes
+InvocationID=new
+"""
+)
+OLD = replace(RUNNING, invocation_id="old", active_state="inactive", sub_state="dead", main_pid=0)
+CRASHED = replace(
+    RUNNING, active_state="failed", sub_state="failed", result="exit-code", exec_main_code=1, exec_main_status=1
+)
+SHARD = "\rLoading safetensors checkpoint shards:  25% Completed | {}/64 [08:12<24:10, 30.2s/it]"
+OOM = "(Worker_TP3 pid=9) ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has"
+REFUSED = Look(problem="nobody listens on its port yet")
+READY = Look({"health": 20.0, "models": 20.1, "completion": 20.2})
+
+
+class Watched:
+    """A start and the time that passes over it."""
+
+    def __init__(self, engine: str = "vllm", before: Optional[str] = "old", ready: float = 3600, stall: float = 600):
+        self.now = 0.0
+        self.start = Start(ENGINES[engine], 0.0, ready, stall, before)
+
+    def unit(self, unit: Unit = RUNNING, io_bytes: int = 0) -> Watched:
+        self.start.see_unit(self.now, unit, io_bytes)
+        return self
+
+    def says(self, *lines: str) -> Watched:
+        for line in lines:
+            self.start.see_line(self.now, line)
+        return self
+
+    def answers(self, look: Look) -> Watched:
+        self.start.see_look(self.now, look)
+        return self
+
+    def after(self, seconds: float) -> Optional[Verdict]:
+        self.now += seconds
+        return self.start.verdict(self.now)
+
+    def reason(self, seconds: float) -> str:
+        verdict = self.after(seconds)
+        assert verdict is not None and not verdict.ready
+        return verdict.reason
+
+
+def test_phases_follow_the_log() -> None:
+    watched = Watched().unit()
+    seen = []
+    for line in (
+        "INFO vLLM is using nccl==2.28.3",
+        "INFO Starting to load model /models/Kimi-K2.5...",
+        SHARD.format(16),
+        "INFO Loading weights took 812.03 seconds",
+        "INFO Model loading took 71.2 GiB memory and 830.1 seconds",
+        "INFO GPU KV cache size: 190,000 tokens",
+        "INFO init engine (profile, create kv cache, warmup model) took 30.1 s",
+        "INFO:     Application startup complete.",
+    ):
+        watched.says(line)
+        seen.append(watched.start.status)
+        assert watched.after(1) is None
+    assert seen == [
+        "joining the GPUs",
+        "loading weights",
+        "loading weights 16/64",
+        "preparing the model",
+        "profiling memory",
+        "warming up",
+        "starting the API server",
+        "answering",
+    ]
+    assert [stage.phase for stage in watched.start.stages][:3] == ["starting", "joining the GPUs", "loading weights"]
+
+
+def test_the_other_engine_has_other_words() -> None:
+    watched = Watched("sglang").unit()
+    watched.says("[2026-11-30 07:10:07 TP0] Load weight begin. avail mem=94.1 GB", SHARD.format(3))
+    assert watched.start.status == "loading weights 3/64"
+    watched.says("The server is fired up and ready to roll!")
+    assert watched.start.phase == "answering"
+
+
+def test_ready_is_what_answers_and_not_what_the_log_says() -> None:
+    watched = Watched().unit().says("Application startup complete.").answers(REFUSED)
+    assert watched.after(1) is None
+    assert watched.answers(READY).after(0) == Verdict(True)
+    assert watched.start.passed == READY.passed
+
+
+def test_a_crash_is_explained_once_its_last_words_are_in() -> None:
+    watched = Watched().unit().says(SHARD.format(17)).unit(CRASHED)
+    assert watched.after(0.3) is None
+    watched.says(OOM, "RuntimeError: Engine core initialization failed. See root cause above.")
+    assert watched.after(0.3) is None
+    assert watched.reason(0.3) == (
+        "a GPU ran out of memory (tried to allocate 2.00 GiB): the model does not fit, or somebody holds memory "
+        "(it ended with exit status 1)"
+    )
+
+
+def test_the_journal_is_not_waited_for_without_end() -> None:
+    watched = Watched().unit().unit(CRASHED)
+    verdict = None
+    while verdict is None:
+        watched.says("still talking")
+        verdict = watched.after(0.25)
+    assert watched.now == 2
+
+
+def test_a_crash_loop_is_stopped() -> None:
+    waiting = replace(CRASHED, active_state="activating", sub_state="auto-restart")
+    verdict = Watched().unit().unit(waiting).after(3)
+    assert verdict is not None and verdict.stop
+    assert "again and again" in verdict.reason
+
+
+def test_a_crash_loop_that_already_runs_again_is_one_too() -> None:
+    verdict = Watched().unit(replace(RUNNING, n_restarts=1)).after(3)
+    assert verdict is not None and verdict.stop
+
+
+def test_restarts_before_we_came_are_the_past() -> None:
+    watched = Watched(before=None).unit(replace(RUNNING, n_restarts=4))
+    assert watched.after(3) is None
+    assert watched.unit(replace(RUNNING, n_restarts=5)).after(3) is not None
+
+
+def test_a_hang_after_final_words_is_not_waited_out() -> None:
+    watched = Watched("sglang").unit().says("ERROR:    [Errno 98] error while attempting to bind on address")
+    assert watched.after(4) is None
+    verdict = watched.after(1)
+    assert verdict == Verdict(False, "its port is taken (it hangs instead of ending)", stop=True)
+
+
+def test_trouble_that_was_overcome_is_no_cause() -> None:
+    watched = Watched("sglang").unit().says("PermissionError: no usage stats", "Scheduler hit an exception: Traceback")
+    watched.says("Load weight begin. avail mem=94.1 GB")
+    assert watched.after(60) is None
+    assert watched.unit(CRASHED).reason(3) == "it ended with exit status 1"
+
+
+def test_an_exception_beats_the_lines_that_only_say_that_something_failed() -> None:
+    watched = (
+        Watched()
+        .unit()
+        .says(
+            "(EngineCore pid=7) ERROR [core.py:1] EngineCore failed to start.",
+            "(EngineCore pid=7) ERROR [core.py:1] ValueError: rope_scaling must be a dict",
+            "RuntimeError: Engine core initialization failed. See root cause above.",
+        )
+    )
+    assert watched.unit(CRASHED).reason(3).startswith("ValueError: rope_scaling must be a dict (")
+
+
+def test_without_any_cause_the_last_words_of_the_engine_stand() -> None:
+    watched = Watched().unit().says("segments do not add up", "vllm.service: Main process exited, code=exited")
+    assert watched.unit(CRASHED).reason(3) == "segments do not add up (it ended with exit status 1)"
+
+
+@pytest.mark.parametrize(
+    "line, reason",
+    [
+        (
+            "ValueError: Free memory on device cuda:0 (8.88/95.0 GiB) on startup is less than desired GPU memory "
+            "utilization (0.92, 87.4 GiB). Decrease GPU memory utilization or reduce GPU memory used",
+            "somebody holds GPU memory: 8.88 of 95.0 GiB are free on cuda:0; the GPUs were not drained",
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of "
+            "94.97 GiB of which 1.2 GiB is free. Process 999 has 90.00 GiB memory in use.",
+            "a GPU ran out of memory and process 999 holds 90.00 GiB of it: the GPUs were not drained",
+        ),
+        (
+            "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            "the engine was built without kernels for this GPU (no kernel image)",
+        ),
+        ("RuntimeError: NCCL error: unhandled system error", "NCCL failed: unhandled system error"),
+        (
+            "RuntimeError: Insufficient space in /dev/shm for shared-memory allocation: 160 MiB required, 62 MiB free.",
+            "/dev/shm is full: 160 MiB required, 62 MiB free; leftovers of killed engines fill it",
+        ),
+        ("OSError: [Errno 98] Address already in use", "its port is taken"),
+        (
+            "vllm: error: unrecognized arguments: --swap-space 4",
+            "the engine refuses its command line: unrecognized arguments: --swap-space 4",
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/models/x'",
+            "a file is missing: [Errno 2] No such file or directory: '/models/x'",
+        ),
+        ("ModuleNotFoundError: No module named 'x'", "the engine is not installed whole: No module named 'x'"),
+        ("vllm.service: Failed to locate executable /nope: No such file", "the unit's program /nope does not exist"),
+    ],
+)
+def test_causes_in_words(line: str, reason: str) -> None:
+    assert Watched().unit().says(line).unit(CRASHED).reason(3) == f"{reason} (it ended with exit status 1)"
+
+
+@pytest.mark.parametrize(
+    "ended, how",
+    [
+        ({"exec_main_code": 2, "exec_main_status": 9, "result": "signal"}, "it was killed by SIGKILL"),
+        ({"exec_main_code": 2, "exec_main_status": 44, "result": "signal"}, "it was killed by signal 44"),
+        ({"exec_main_code": 2, "exec_main_status": 9, "result": "oom-kill"}, "the kernel killed it: the host ran"),
+        ({"exec_main_code": 0, "result": "exit-code"}, "it failed before its engine ran (exit-code)"),
+        ({"exec_main_code": 1, "result": "timeout"}, "systemd gave up on it"),
+        ({"result": "success", "active_state": "inactive", "exec_main_code": 0}, "it ended without an error"),
+        ({"active_state": "deactivating", "exec_main_code": 0, "result": "success"}, "somebody stops it"),
+        ({"active_state": "active", "invocation_id": "newer"}, "somebody started it again"),
+    ],
+)
+def test_ends_in_words(ended: dict[str, object], how: str) -> None:
+    assert Watched().unit().unit(replace(CRASHED, **ended)).reason(3).startswith(how)
+
+
+def test_a_start_that_systemd_refuses_is_known_at_once() -> None:
+    assert "refused" in Watched().unit(replace(OLD, assert_result=False)).reason(0)
+    assert "dropped" in Watched().unit(OLD).reason(0)
+
+
+def test_a_start_that_is_queued_is_waited_for() -> None:
+    watched = Watched().unit(replace(OLD, job=7))
+    assert watched.after(60) is None
+    assert watched.start.invocation == ""
+    assert watched.unit().start.invocation == "new"
+
+
+def test_silence_is_a_stall_and_requests_of_others_do_not_break_it() -> None:
+    watched = Watched().unit().says("vLLM is using nccl==2.28.3")
+    assert watched.after(400) is None
+    watched.says('INFO:     127.0.0.1:5 - "GET /health HTTP/1.1" 503 Service Unavailable').unit()
+    assert watched.after(199) is None
+    assert watched.reason(1) == (
+        "stalled, no new log line and no disk traffic for 600 s; "
+        "GPU peer-to-peer transfers may not work on this host (IOMMU, ACS): try NCCL_P2P_DISABLE=1"
+    )
+
+
+def test_disk_traffic_is_progress() -> None:
+    watched = Watched(ready=1e6).unit()
+    for megabyte in range(1, 100):
+        assert watched.unit(io_bytes=megabyte << 20).after(599) is None
+
+
+def test_patience_ends() -> None:
+    watched = Watched(ready=100).unit().says(SHARD.format(3)).answers(REFUSED)
+    assert watched.after(99) is None
+    assert watched.reason(1) == "that took longer than 100 s; nobody listens on its port yet"
+
+
+def test_what_waiting_cannot_cure_is_not_waited_for() -> None:
+    watched = Watched().unit().answers(Look(problem="it serves other, not kimi-k2.5", hopeless=True))
+    assert watched.reason(0) == "it serves other, not kimi-k2.5"
+
+
+def test_wrong_answers_get_seconds_and_no_answers_get_minutes() -> None:
+    wrong = Look({"health": 0.0, "models": 0.0}, "/v1/completions says 500 boom", wrong=True)
+    watched = Watched().unit().answers(wrong)
+    assert watched.after(9) is None
+    assert "does not complete a request; /v1/completions says 500 boom" in watched.answers(wrong).reason(1)
+    mute = Look({"health": 0.0, "models": 0.0}, "timed out")
+    watched = Watched().unit().answers(mute)
+    assert watched.after(149) is None
+    assert "does not complete a request; timed out" in watched.reason(1)
+
+
+def test_a_bar_takes_one_line_of_the_tail() -> None:
+    watched = Watched().unit().says("first", *(SHARD.format(number) for number in range(1, 65)), "last")
+    assert list(watched.start.tail) == ["first", SHARD.format(64), "last"]
