@@ -25,10 +25,10 @@ import tarfile
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Iterator, Sequence
 
 SIMULATOR = Path(__file__).resolve().parent
 CHECKOUT = SIMULATOR.parent.parent
@@ -75,9 +75,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run(command: Sequence[str | Path], timeout: float = 600, data: bytes | None = None) -> str:
-    """Standard output of a command; SimError with the end of its output when it fails."""
+def run(command: Sequence[str | Path], timeout: float = 600, data: bytes | None = None, name: str = "") -> str:
+    """Standard output of a command; SimError with its name and the end of its output when it fails."""
     argv = [str(word) for word in command]
+    name = name or " ".join(argv)[:300]
     # Files, not pipes: what podman leaves running keeps them open, and a pipe would be waited for.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as into:
         into.write(data or b"")
@@ -85,7 +86,7 @@ def run(command: Sequence[str | Path], timeout: float = 600, data: bytes | None 
         try:
             code = subprocess.run(argv, stdin=into, stdout=out, stderr=err, timeout=timeout, check=False).returncode
         except subprocess.TimeoutExpired:
-            raise SimError(f"no answer in {timeout:g} s: {' '.join(argv)[:300]}") from None
+            raise SimError(f"no answer in {timeout:g} s: {name}") from None
         except FileNotFoundError:
             raise SimError(f"not installed: {argv[0]}") from None
         texts = []
@@ -93,7 +94,7 @@ def run(command: Sequence[str | Path], timeout: float = 600, data: bytes | None 
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
     if code:
-        raise SimError(f"exit status {code}: {' '.join(argv)[:300]}\n{''.join(texts).strip()[-2000:]}")
+        raise SimError(f"exit status {code}: {name}\n{''.join(texts).strip()[-2000:]}")
     return texts[0]
 
 
@@ -140,24 +141,35 @@ def image(host: Host) -> Path:
         say(f"making the image {path.name} (about half a minute)")
         unfinished = path.with_suffix(".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        run(["mmdebstrap", "--variant=minbase", "--format=directory", f"--include={','.join(packages)}",
-             "--aptopt=Acquire::Retries 3", '--aptopt=Acquire::Check-Valid-Until "false"',
-             "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
-             f"--customize-hook={customize} \"$1\"", host.suite, unfinished])
+        run(
+            [
+                "mmdebstrap",
+                "--variant=minbase",
+                "--format=directory",
+                f"--include={','.join(packages)}",
+                "--aptopt=Acquire::Retries 3",
+                '--aptopt=Acquire::Check-Valid-Until "false"',
+                "--dpkgopt=path-exclude=/usr/share/man/*",
+                "--dpkgopt=path-exclude=/usr/share/locale/*",
+                f'--customize-hook={customize} "$1"',
+                host.suite,
+                unfinished,
+            ]
+        )
         unfinished.rename(path)
     return path
 
 
 def pip(*arguments: str | Path) -> None:
     """pip of the project's environment, of this Python, or (Debian's has none) of a small one of our own."""
-    own = CHECKOUT / ".cache" / "pip"
-    for python in (CHECKOUT / ".venv/bin/python", Path(sys.executable), own / "bin/python"):
-        if python.exists() and not subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode:
+    own = CHECKOUT / ".cache" / "pip" / "bin" / "python"
+    for python in (CHECKOUT / ".venv/bin/python", Path(sys.executable), own):
+        with contextlib.suppress(SimError):
+            run([python, "-m", "pip", "--version"])
             break
     else:
-        need(ensurepip="python3-venv")
-        run([sys.executable, "-m", "venv", own])
-        python = own / "bin/python"
+        python = own
+        run([sys.executable, "-m", "venv", own.parent.parent])
     run([python, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments])
 
 
@@ -214,13 +226,21 @@ class Podman:
         self.cgroups = (STATE / "ns" / "cgroup" if self.wrapped else Path("/sys/fs/cgroup")) / NAME
 
     def __call__(self, *arguments: str | Path, timeout: float = 60, data: bytes | None = None) -> str:
-        return run([*self.command(), *arguments], timeout, data)
+        return run([*self.command(), *arguments], timeout, data, f"podman {' '.join(map(str, arguments))}"[:300])
 
     def command(self) -> list[str]:
         enter = ["nsenter", f"--mount={self.namespace}"] if self.wrapped else []
-        return ["env", f"CONTAINERS_CONF={STATE}/containers.conf", *enter, "podman", f"--root={STATE}/root",
-                f"--runroot={STATE}/run", f"--tmpdir={STATE}/tmp", "--cgroup-manager=cgroupfs",
-                f"--runtime-flag=root={STATE}/crun"]
+        return [
+            "env",
+            f"CONTAINERS_CONF={STATE}/containers.conf",
+            *enter,
+            "podman",
+            f"--root={STATE}/root",
+            f"--runroot={STATE}/run",
+            f"--tmpdir={STATE}/tmp",
+            "--cgroup-manager=cgroupfs",
+            f"--runtime-flag=root={STATE}/crun",
+        ]
 
     def prepare(self) -> None:
         """Make STATE usable from any leftover, one of an earlier boot included."""
@@ -242,8 +262,16 @@ class Podman:
             self.cgroups.parent.mkdir()
             run(["mount", "-t", "cgroup2", "none", self.cgroups.parent])
             self.namespace.touch()
-            run(["unshare", f"--mount={self.namespace}", "--propagation=slave", "sh", "-ec",
-                 "umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup"])
+            run(
+                [
+                    "unshare",
+                    f"--mount={self.namespace}",
+                    "--propagation=slave",
+                    "sh",
+                    "-ec",
+                    "umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup",
+                ]
+            )
         stamp.write_text(boot)
 
     def _namespace_lives(self) -> bool:
@@ -371,9 +399,10 @@ def create(name: str) -> Running:
             break
         except SimError as error:
             if "degraded" in str(error):
-                raise SimError(f"{name} is degraded:\n" + execute(name, "systemctl", "--failed", "--no-legend"))
+                failed = execute(name, "systemctl", "--failed", "--no-legend")
+                raise SimError(f"{name} is degraded:\n{failed}") from None
             if time.monotonic() > deadline:
-                raise SimError(f"{name} did not boot in {BOOT_SECONDS} s: {error}")
+                raise SimError(f"{name} did not boot in {BOOT_SECONDS} s: {error}") from None
             time.sleep(0.1)  # the bus is not there yet
     host = inspect(name)
     if not host:
@@ -388,8 +417,9 @@ def remove(name: str) -> None:
 
 
 def execute(name: str, *command: str, timeout: float = 60, data: bytes | None = None) -> str:
-    return podman("exec", *(["--interactive"] if data is not None else []), container(name), *command,
-                  timeout=timeout, data=data)
+    return podman(
+        "exec", *(["--interactive"] if data is not None else []), container(name), *command, timeout=timeout, data=data
+    )
 
 
 def give_back(path: Path) -> None:
@@ -424,8 +454,9 @@ def parcel() -> bytes:
 def reset(name: str, serving: str | None = None) -> None:
     """Back to the pristine host, with the simulator's files as they are in the checkout now."""
     minors = ",".join(map(str, HOSTS[name].minors))
-    unpack = f"rm -rf {GUEST} && mkdir {GUEST} && tar -xC {GUEST} && exec python3 {GUEST}/guest/reset.py {minors} {serving or ''}"
-    execute(name, "sh", "-ec", unpack, timeout=180, data=parcel())
+    unpack = f'rm -rf {GUEST}; mkdir {GUEST}; tar -xC {GUEST}; exec python3 {GUEST}/guest/reset.py "$@"'
+    engine = [serving] if serving else []
+    execute(name, "sh", "-ec", unpack, "reset", minors, *engine, timeout=180, data=parcel())
 
 
 def answers(host: Running, patience: float) -> bool:
@@ -481,9 +512,9 @@ def command_up(args: argparse.Namespace) -> None:
     if not (CONTROL / "id_ed25519").exists():
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", NAME, "-f", CONTROL / "id_ed25519"])
     with ThreadPoolExecutor() as pool:
-        jobs = [pool.submit(image, HOSTS[name]) for name in args.names] + [pool.submit(libraries), pool.submit(wheels)]
-        for job in jobs:
-            job.result()
+        made = pool.map(image, (HOSTS[name] for name in args.names))
+        rest = pool.submit(libraries), pool.submit(wheels)
+        list(made), rest[0].result(), rest[1].result()
     podman.prepare()
 
     def bring_up(name: str) -> None:
@@ -512,7 +543,7 @@ def command_down(args: argparse.Namespace) -> None:
 def command_clean(args: argparse.Namespace) -> None:
     others = [path.name for path in STATE.parent.glob("*/") if path.is_dir()]
     if others:
-        raise SimError(f"hosts made from the images are still there: {', '.join(others)} ('down' with that prefix first)")
+        raise SimError(f"hosts are still there: {', '.join(others)} ('down' with each as GPUOPS_SIM_PREFIX first)")
     shutil.rmtree(CACHE, ignore_errors=True)
 
 
@@ -545,8 +576,8 @@ def command_fault(args: argparse.Namespace) -> None:
             raise SimError("which fault? hosts fault NAME set FAULT [VALUE]")
         path = f"/var/lib/gpusim/faults/{args.fault}"
         # renamed into place: a reader sees the whole value or none
-        execute(args.name, "sh", "-ec", 'cat > "$1.new"; mv "$1.new" "$1"', "sh", path,
-                data=(args.value + "\n").encode())
+        replace = 'cat > "$1.new"; mv "$1.new" "$1"'
+        execute(args.name, "sh", "-ec", replace, "sh", path, data=(args.value + "\n").encode())
     elif args.fault:
         execute(args.name, "rm", "-f", f"/var/lib/gpusim/faults/{args.fault}")
     else:
@@ -575,9 +606,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="hosts", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, action: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, action: Callable[[argparse.Namespace], None], text: str, alone: bool = True
+    ) -> argparse.ArgumentParser:
+        """A subcommand; those that run alone wait for each other, in one set of hosts."""
         sub = commands.add_parser(name, help=text, description=text)
-        sub.set_defaults(run=action)
+        sub.set_defaults(run=action, alone=alone)
         return sub
 
     def names(sub: argparse.ArgumentParser) -> None:
@@ -591,23 +625,23 @@ def main() -> None:
     sub = command("reset", command_reset, "bring running hosts back to the pristine state")
     names(sub)
     sub.add_argument("--serving", choices=("vllm", "sglang"), help="the production engine, enabled and ready")
-    sub = command("exec", command_exec, "run a command in a host as root")
+    sub = command("exec", command_exec, "run a command in a host as root", alone=False)
     sub.add_argument("name", choices=HOSTS)
     sub.add_argument("command", nargs="+")
-    sub = command("fault", command_fault, "switch a fault on or off (README.md lists them)")
+    sub = command("fault", command_fault, "switch a fault on or off (README.md lists them)", alone=False)
     sub.add_argument("name", choices=HOSTS)
     sub.add_argument("action", choices=("set", "clear"))
     sub.add_argument("fault", nargs="?")
     sub.add_argument("value", nargs="?", default="")
-    command("status", command_status, "the hosts and where they listen")
-    command("inventory", command_inventory, "print the path of the inventory")
+    command("status", command_status, "the hosts and where they listen", alone=False)
+    command("inventory", command_inventory, "print the path of the inventory", alone=False)
     args = parser.parse_args()
 
     if unknown := [name for name in getattr(args, "names", []) if name not in HOSTS]:
         parser.error(f"no such host: {', '.join(unknown)} (there are {', '.join(HOSTS)})")
     if os.geteuid():
         os.execvp("sudo", ["sudo", f"GPUOPS_SIM_PREFIX={PREFIX}", sys.executable, __file__, *sys.argv[1:]])
-    with contextlib.nullcontext() if args.run in (command_exec, command_fault) else lock(Path(f"/run/lock/gpuops-sim-{NAME}.lock")):
+    with lock(Path(f"/run/lock/gpuops-sim-{NAME}.lock")) if args.alone else contextlib.nullcontext():
         args.run(args)
 
 

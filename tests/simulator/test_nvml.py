@@ -59,12 +59,11 @@ class Machine:
             "except NVMLError as error:\n"
             " print(repr(type(error).__name__))\n"
         )
-        done = subprocess.run([sys.executable, "-c", program], env=self.env, capture_output=True, text=True, timeout=30)
-        assert done.returncode == 0, done.stderr
-        return eval(done.stdout)
+        return eval(subprocess.check_output([sys.executable, "-c", program], env=self.env, text=True, timeout=30))
 
     def smi(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([self.built / "nvidia-smi", *arguments], env=self.env, capture_output=True, text=True)
+        argv = [self.built / "nvidia-smi", *arguments]
+        return subprocess.run(argv, env=self.env, stdout=subprocess.PIPE, text=True, check=False)
 
     @contextlib.contextmanager
     def holder(self, index: int, mib: int) -> Iterator[int]:

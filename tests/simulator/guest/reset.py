@@ -37,13 +37,12 @@ TOTAL_MIB, RESERVED_MIB, GPU_NAME = 97887, 637, "NVIDIA RTX PRO 6000 Blackwell S
 
 
 def systemctl(*arguments: str) -> str:
-    done = subprocess.run(["systemctl", *arguments], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
-    return done.stdout
+    return subprocess.run(["systemctl", *arguments], stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
 
 
 def unit_files() -> set[str]:
     """Everything in the administrator's unit directories, drop-ins and links included."""
-    found = set()
+    found: set[str] = set()
     for top in UNIT_DIRECTORIES:
         for directory, folders, files in os.walk(top):
             found.update(os.path.join(directory, name) for name in (*folders, *files))
@@ -59,9 +58,9 @@ def foreign_units() -> dict[str, str]:
     for block in shown.split("\n\n"):
         unit = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         path = unit.get("FragmentPath", "")
-        if path.startswith(("/etc/", "/run/")) and path not in baseline:
-            if not unit["Id"].startswith(("session-", "init.scope")):
-                units[unit["Id"]] = unit.get("ControlGroup", "")
+        own = path in baseline or unit["Id"].startswith(("session-", "init.scope"))
+        if path.startswith(("/etc/", "/run/")) and not own:
+            units[unit["Id"]] = unit.get("ControlGroup", "")
     return units
 
 
@@ -158,7 +157,7 @@ def install() -> None:
 
 def serve(engine: str) -> None:
     """The production unit of an engine, enabled, started and ready."""
-    systemctl("enable", "--now", f"{engine}.service")
+    subprocess.run(["systemctl", "enable", "--quiet", "--now", f"{engine}.service"], check=True)
     port = {"vllm": 8000, "sglang": 30000}[engine]
     deadline = time.monotonic() + 120
     for path in ("health", "v1/models"):
@@ -187,4 +186,7 @@ def main() -> None:
         serve(sys.argv[2])
 
 
-main()
+try:
+    main()
+except subprocess.CalledProcessError as problem:
+    sys.exit(f"reset: {problem}")
