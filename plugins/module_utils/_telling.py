@@ -48,7 +48,7 @@ def drain_result(
         plan=plan.steps(),
         refusals=list(refused),
         processes=process_rows(plan.judged),
-        skipped=capped([item.as_dict() for item in plan.judged if item.action == "leave"]),
+        left_alone=capped([item.as_dict() for item in plan.judged if item.action == "leave"]),
         ended=capped(result["ended"]),
         gpus_before=gpu_rows(plan.gpus),
         gpus_after=gpu_rows(after),

@@ -158,7 +158,7 @@ ended:
   returned: always
   type: list
   elements: dict
-skipped:
+left_alone:
   description: Processes that touch a GPU and were left alone, as in C(processes).
   returned: always
   type: list
