@@ -559,8 +559,8 @@ def command_libraries(args: argparse.Namespace) -> None:
 
 
 def command_reset(args: argparse.Namespace) -> None:
-    for name in args.names:
-        reset(must_run(name), args.serving)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: reset(must_run(name), args.serving), args.names))
 
 
 def command_exec(args: argparse.Namespace) -> None:

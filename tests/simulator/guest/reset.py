@@ -156,7 +156,9 @@ def install() -> None:
 
 
 def serve(engine: str) -> None:
-    """The production unit of an engine, enabled, started and ready."""
+    """The operator's own unit of an engine: installed, enabled, started and ready."""
+    shutil.copy(HERE / "engines" / "units" / f"{engine}.service", "/etc/systemd/system")
+    systemctl("daemon-reload")
     subprocess.run(["systemctl", "enable", "--quiet", "--now", f"{engine}.service"], check=True)
     port = {"vllm": 8000, "sglang": 30000}[engine]
     deadline = time.monotonic() + 120

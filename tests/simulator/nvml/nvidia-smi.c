@@ -276,13 +276,13 @@ static void print_gpu(const Gpu *gpu) {
     NVML(nvmlDeviceGetEnforcedPowerLimit)(gpu->handle, &limit);
     NVML(nvmlDeviceGetMigMode)(gpu->handle, &mig, &pending);
     NVML(nvmlDeviceGetUtilizationRates)(gpu->handle, &rates);
-    snprintf(name, sizeof name, strlen(gpu->name) > 25 ? "%.22s..." : "%.25s", gpu->name);
+    snprintf(name, sizeof name, strlen(gpu->name) > 27 ? "%.24s..." : "%s", gpu->name);
     if (NVML(nvmlDeviceGetMemoryInfo_v2)(gpu->handle, &memory))
         snprintf(usage, sizeof usage, "N/A");
     else
         snprintf(usage, sizeof usage, "%lluMiB / %6lluMiB", memory.used / MIB, memory.total / MIB);
     snprintf(text, sizeof text, "%uW / %4uW", milliwatt / 1000, limit / 1000);
-    printf("| %3u  %-25s %6s  | %18s Off | %20s |\n", gpu->index, name, persistence ? "On" : "Off", gpu->bus_id, "0");
+    printf("| %3u  %-27s    %-3s | %18s Off | %20s |\n", gpu->index, name, persistence ? "On" : "Off", gpu->bus_id, "0");
     printf("| N/A  %3uC    P8 %23s | %22s | %6u%%      Default |\n", celsius, text, usage, rates.gpu);
     printf("| %39s | %22s | %20s |\n" COLUMNS, "", "", mig ? "Enabled" : "Disabled");
 }
