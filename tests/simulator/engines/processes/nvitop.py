@@ -1,0 +1,14 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A monitor that is a Python program, as the real nvitop is."""
+
+import signal
+import sys
+
+sys.path.insert(0, "/usr/local/lib/gpusim")
+
+import gpusim
+
+nodes = gpusim.open_nodes(uvm=False)
+signal.pause()
