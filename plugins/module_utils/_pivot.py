@@ -294,7 +294,10 @@ class PivotRecord:
             if record is None:
                 return {**result, "changed": bool(moves), "story": list(told), "msg": _moved(moves)}
             dependents = self._start_dependents(record) if backward else []
-            record = {**record, "stages": [dict(stage) for stage in stages]}
+            record = {
+                **record,
+                "stages": [{"name": stage["name"], "seconds": round(float(stage["seconds"]), 1)} for stage in stages],
+            }
             for name in ("rolled_back",) if backward else ("enabled", "done"):
                 record = _in_phase(record, name)
                 write_json(PIVOT, record)
