@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Protocol
@@ -36,7 +36,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._masking import (
     mask_text,
     printable,
 )
-from ansible_collections.gpuops.inference.plugins.module_utils._paths import PROGRESS, STARTS
+from ansible_collections.gpuops.inference.plugins.module_utils._paths import STARTS
 from ansible_collections.gpuops.inference.plugins.module_utils._ports import Listener, listeners
 from ansible_collections.gpuops.inference.plugins.module_utils._ready import Ask, Asking, Look, asker, look
 from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, now, read_json, write_json
@@ -114,7 +114,8 @@ class Host:
     io_bytes: Callable[[str], int] = cgroup_io_bytes
     require_cgroups: Callable[[], None] = require_cgroup_v2
     starts: Path = STARTS
-    progress: Path = PROGRESS
+    tell: Callable[[Mapping[str, Any]], None] = lambda progress: None
+    """Hears of every change while something is waited for: unit, status, seconds since the beginning."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,6 @@ class Service:
             result["reason"] = self._shown(str(error), 1024)
             message = f"{self._name}: {error}"
         result["msg"] = self._shown(message, 1024)
-        if result["state"]["before"]:
-            self._tell("failed" if result["failed"] else result["state"]["after"], done=True)
         return result
 
     # --- the order
@@ -532,22 +531,14 @@ class Service:
     def _shown(self, text: str, limit: int) -> str:
         return printable(mask_text(text, self._secrets), limit)
 
-    def _tell(self, status: str, moment: Optional[float] = None, done: bool = False) -> None:
-        """Leave word of how far we are, for whoever watches: at once for a new phase, now and then for a counter."""
-        if self._order.check_mode:
-            return
+    def _tell(self, status: str, moment: Optional[float] = None) -> None:
+        """Tell whoever watches how far we are: a new phase at once, a counter now and then."""
         moment = self._host.clock() if moment is None else moment
         told, at = self._told
         same_phase = told.rstrip("0123456789/ ") == status.rstrip("0123456789/ ")
-        if not done and (status == told or (same_phase and moment - at < _TELL)):
-            return
-        self._told = (status, moment)
-        # A full /run is no reason to give up a start.
-        with suppress(RecordError):
-            write_json(
-                self._host.progress / f"{self._name}.json",
-                {"unit": self._name, "status": status, "seconds": round(moment - self._began, 1), "done": done},
-            )
+        if status != told and not (same_phase and moment - at < _TELL):
+            self._told = (status, moment)
+            self._host.tell({"unit": self._name, "status": status, "seconds": round(moment - self._began, 1)})
 
 
 _CHECKS = ("health", "models", "completion")

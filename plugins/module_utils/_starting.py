@@ -97,7 +97,9 @@ class Start:
         self._ended_at = now
         self._loops = False
         self._refused: Optional[str] = None
+        self._position = -1
         self._causes: list[tuple[Cause, str]] = []
+        self._overcome = ""
         self._exception = ""
         self._last_words = ""
         self._lost_at: Optional[float] = None
@@ -124,7 +126,7 @@ class Start:
     @property
     def status(self) -> str:
         """The phase, and how far it is where the engine counts."""
-        return f"{self.phase} {self.done}/{self.total}" if self.total and self.phase == LOADING else self.phase
+        return f"{self.phase} {self.done}/{self.total}" if self.done and self.phase == LOADING else self.phase
 
     def see_unit(self, now: float, unit: Unit, io_bytes: int = 0) -> None:
         """The unit as it is now, and the bytes that its processes have moved so far."""
@@ -145,10 +147,10 @@ class Start:
         bar = PROGRESS.search(line)
         if bar:
             self.done, self.total = int(bar.group("done")), int(bar.group("total"))
-            self._enter(now, LOADING)
-        for milestone in self._engine.milestones:
+            self._advance(now, next(n for n, stone in enumerate(self._engine.milestones) if stone.phase == LOADING))
+        for position, milestone in enumerate(self._engine.milestones):
             if milestone.line.search(line):
-                self._enter(now, milestone.phase)
+                self._advance(now, position)
                 break
         else:
             if not bar:
@@ -232,12 +234,18 @@ class Start:
         self._ended = how
         self._ended_at = now
 
-    def _enter(self, now: float, phase: str) -> None:
-        # Whatever was said before was overcome.
+    def _advance(self, now: float, position: int) -> None:
+        # Eight workers report, and not in step: only forward counts.
+        if position <= self._position:
+            return
+        self._position = position
+        # Most likely, whatever was said before was overcome.
+        self._overcome = next((text for cause, text in self._causes if not cause.vague), self._overcome)
         self._causes.clear()
         self._exception = ""
         self._last_words = ""
         self._lost_at = None
+        phase = self._engine.milestones[position].phase
         if phase != self.phase:
             self.stages.append(Stage(phase, now))
 
@@ -263,7 +271,7 @@ class Start:
                 return text
         if self._exception:
             return self._exception
-        return self._causes[0][1] if self._causes else ""
+        return (self._overcome or self._causes[0][1]) if self._causes else ""
 
     def _explain(self, how: str) -> str:
         words = self._causes_text()

@@ -222,12 +222,18 @@ held:
 """
 
 import os
+import re
 import signal
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpuops.inference.plugins.module_utils._background import in_background
+from ansible_collections.gpuops.inference.plugins.module_utils._paths import PROGRESS
 from ansible_collections.gpuops.inference.plugins.module_utils._serving import Host, Order, Service
+
+# What is done within this many seconds is returned at once.
+_AT_ONCE = 2.0
 
 ARGUMENTS: dict[str, Any] = {
     "name": {"type": "str", "required": True},
@@ -253,10 +259,19 @@ def main() -> None:
             module.fail_json(msg=f"{name} is {module.params[name]}; it cannot be negative")
     if os.geteuid():
         module.fail_json(msg="units are started and stopped by root alone; use become")
-    if not module.check_mode:
-        # A connection that is cut must not leave a crash loop behind: we end by our own deadlines.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    result = Service(Host(), Order(**module.params, check_mode=module.check_mode)).run()
+    order = Order(**module.params, check_mode=module.check_mode)
+    # Set by the action plugin, which then reads the progress.
+    name = os.environ.get("GPUOPS_PROGRESS", "")
+    if re.match(r"[0-9a-f]{32}$", name):
+        path = PROGRESS / name
+        pid, result = in_background(lambda tell: Service(Host(tell=tell), order).run(), path, _AT_ONCE)
+        if result is None:
+            module.exit_json(goes_on={"pid": pid, "path": str(path)})
+    else:
+        if not module.check_mode:
+            # A connection that is cut must not leave a crash loop behind: we end by our own deadlines.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        result = Service(Host(), order).run()
     if result["failed"]:
         module.fail_json(**result)
     module.exit_json(**result)

@@ -98,6 +98,19 @@ def test_phases_follow_the_log() -> None:
     assert [stage.phase for stage in watched.start.stages][:3] == ["starting", "joining the GPUs", "loading weights"]
 
 
+def test_workers_that_are_not_in_step_do_not_turn_it_back() -> None:
+    watched = Watched("sglang").unit()
+    watched.says("TP0] Load weight begin. avail", "TP0] Load weight end. elapsed", "TP0] KV Cache is allocated.")
+    watched.says("TP3] Load weight end. elapsed", SHARD.format(64), "TP3] KV Cache is allocated.")
+    phases = [stage.phase for stage in watched.start.stages]
+    assert phases == ["starting", "loading weights", "allocating the KV cache", "warming up"]
+
+
+def test_a_worker_that_fails_while_another_goes_on_is_still_the_cause() -> None:
+    watched = Watched("sglang").unit().says(OOM, "TP0] Load weight end. elapsed", "Scheduler hit an exception: Trace")
+    assert watched.unit(CRASHED).reason(3).startswith("a GPU ran out of memory")
+
+
 def test_the_other_engine_has_other_words() -> None:
     watched = Watched("sglang").unit()
     watched.says("[2026-11-30 07:10:07 TP0] Load weight begin. avail mem=94.1 GB", SHARD.format(3))
