@@ -16,6 +16,7 @@ import io
 import json
 import os
 import platform
+import re
 import resource
 import shutil
 import socket
@@ -367,6 +368,11 @@ def options(name: str) -> list[str]:
     ]  # fmt: skip
 
 
+def recipe(name: str) -> str:
+    """Changes when a host must be made anew: by another way to run it, or a key that it does not know."""
+    return digest(options(name), (CONTROL / "id_ed25519.pub").read_bytes())
+
+
 def inspect(name: str) -> Running | None:
     """The host if it is up and made as this checkout makes it."""
     if not (STATE / "root").exists():
@@ -379,15 +385,15 @@ def inspect(name: str) -> Running | None:
     with contextlib.suppress(OSError):
         # The process is asked itself: podman goes on believing in one that somebody else killed.
         alive = found["Id"] in Path(f"/proc/{pid}/cgroup").read_text()
-        if alive and found["Config"]["Labels"]["recipe"] == digest(options(name)):
+        if alive and found["Config"]["Labels"]["recipe"] == recipe(name):
             return Running(pid, int(found["NetworkSettings"]["Ports"]["22/tcp"][0]["HostPort"]))
     return None
 
 
 def create(name: str) -> Running:
     """A new host, booted."""
-    how = options(name)
-    podman("run", "--detach", f"--name={container(name)}", f"--label=recipe={digest(how)}", *how, "/sbin/init")
+    label = f"--label=recipe={recipe(name)}"
+    podman("run", "--detach", f"--name={container(name)}", label, *options(name), "/sbin/init")
     (found,) = json.loads(podman("inspect", container(name)))
     # podman makes these outside of STATE; remembered for wipe()
     (STATE / "netns").mkdir(exist_ok=True)
@@ -639,6 +645,8 @@ def main() -> None:
 
     if unknown := [name for name in getattr(args, "names", []) if name not in HOSTS]:
         parser.error(f"no such host: {', '.join(unknown)} (there are {', '.join(HOSTS)})")
+    if not re.fullmatch("[a-z0-9][a-z0-9-]*", NAME):
+        parser.error(f"GPUOPS_SIM_PREFIX must be made of a-z, 0-9 and -, not {PREFIX!r}")
     if os.geteuid():
         os.execvp("sudo", ["sudo", f"GPUOPS_SIM_PREFIX={PREFIX}", sys.executable, __file__, *sys.argv[1:]])
     with lock(Path(f"/run/lock/gpuops-sim-{NAME}.lock")) if args.alone else contextlib.nullcontext():
