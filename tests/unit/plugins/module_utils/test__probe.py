@@ -64,6 +64,12 @@ class Host:
     def probe(self, *interpreters: str, nvidia_smi: str = "/nonexistent/nvidia-smi") -> Probe:
         return Probe(interpreters, nvidia_smi, self.notes)
 
+    def ready_probe(self, *interpreters: str, nvidia_smi: str = "/nonexistent/nvidia-smi") -> Probe:
+        """One whose worker runs already, so that a short deadline is spent on the question alone."""
+        probe = self.probe(*interpreters, nvidia_smi=nvidia_smi)
+        assert probe.cmdlines([os.getpid()], PATIENCE)
+        return probe
+
     def noted(self) -> list[str]:
         return sorted(os.listdir(self.notes)) if self.notes.exists() else []
 
@@ -227,7 +233,7 @@ def test_an_mps_server_is_seen_by_its_name(host: Host) -> None:
 
 
 def test_a_hang_ends_at_the_deadline_and_is_not_tried_again(host: Host) -> None:
-    with host.probe(host.with_pynvml(hang=["init"])) as probe:
+    with host.ready_probe(host.with_pynvml(hang=["init"])) as probe:
         began = time.monotonic()
         reading = probe.gpus(1.0)
         assert 0.9 < time.monotonic() - began < 1.0 + PATIENCE / 4
@@ -237,7 +243,7 @@ def test_a_hang_ends_at_the_deadline_and_is_not_tried_again(host: Host) -> None:
 
         began = time.monotonic()
         assert probe.gpus(PATIENCE) == probe.gpus(PATIENCE)
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < PATIENCE / 4
         assert not probe.gpus(PATIENCE).usable
         # What does not touch the driver goes on, in a worker of its own.
         assert probe.cmdlines([os.getpid()], PATIENCE)
@@ -246,7 +252,7 @@ def test_a_hang_ends_at_the_deadline_and_is_not_tried_again(host: Host) -> None:
 
 
 def test_what_was_answered_before_the_hang_is_kept(host: Host) -> None:
-    with host.probe(host.with_pynvml(hang=["uuid.3"])) as probe:
+    with host.ready_probe(host.with_pynvml(hang=["uuid.3"])) as probe:
         reading = probe.gpus(1.0)
     assert not reading.usable
     assert [gpu.uuid for gpu in reading.gpus[:3]] == ["GPU-00000000", "GPU-00000001", "GPU-00000002"]
@@ -361,7 +367,7 @@ def test_how_nvidia_smi_ends_has_a_meaning(host: Host, code: int, words: str) ->
 
 
 def test_a_hanging_nvidia_smi_is_left_behind(host: Host) -> None:
-    with host.probe(host.without_pynvml(), nvidia_smi=smi(host, reserved="exec sleep 600")) as probe:
+    with host.ready_probe(host.without_pynvml(), nvidia_smi=smi(host, reserved="exec sleep 600")) as probe:
         began = time.monotonic()
         reading = probe.gpus(1.0)
         assert time.monotonic() - began < 1.0 + PATIENCE / 4
@@ -443,16 +449,16 @@ def test_a_process_that_blocks_costs_only_its_own_answer(host: Host) -> None:
             builtins.open = slow
             """,
         )
-        with host.probe(blocking) as probe:
+        with host.ready_probe(blocking) as probe:
             pids = [os.getppid(), process.pid, os.getpid()]
             began = time.monotonic()
-            assert set(probe.cmdlines(pids, 4.0)) == {os.getppid(), os.getpid()}
-            assert 0.9 < time.monotonic() - began < 4.0
+            assert set(probe.cmdlines(pids, 8.0)) == {os.getppid(), os.getpid()}
+            assert 1.9 < time.monotonic() - began < 8.0
             assert probe.problems[-1].startswith(f"pid {process.pid}, state S")
             assert "blocks whoever reads its command line" in probe.problems[-1]
             began = time.monotonic()
-            assert set(probe.cmdlines(pids, 4.0)) == {os.getppid(), os.getpid()}
-            assert time.monotonic() - began < 0.9
+            assert set(probe.cmdlines(pids, 8.0)) == {os.getppid(), os.getpid()}
+            assert time.monotonic() - began < 1.9
             assert all(ends(pid) for pid, _start in probe.workers - {probe.worker})
     assert host.noted() == []
 
@@ -526,7 +532,7 @@ def test_nothing_is_started_while_an_earlier_worker_is_stuck(host: Host, overdue
         with host.probe(host.with_pynvml()) as probe:
             reading = probe.gpus(PATIENCE)
             assert (reading.usable, reading.gpus) == (False, ())
-            assert f"pid {process.pid}, state S" in reading.problems[0]
+            assert f"pid {process.pid}, state " in reading.problems[0]
             assert "stuck in the kernel" in reading.problems[0]
             assert probe.cmdlines([os.getpid()], PATIENCE) == {}
             assert (probe.worker, probe.workers) == (None, {stuck})
@@ -564,7 +570,7 @@ def test_without_a_place_for_notes_it_works_all_the_same(host: Host) -> None:
 def test_sigchld_ignored_by_the_caller_does_not_matter(host: Host) -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        with host.probe(host.with_pynvml(hang=["init"])) as probe:
+        with host.ready_probe(host.with_pynvml(hang=["init"])) as probe:
             assert not probe.gpus(0.5).usable
             assert probe.cmdlines([os.getpid()], PATIENCE)
     finally:
