@@ -70,7 +70,6 @@ def _detached(work: Callable[[Tell], Mapping[str, Any]], path: Path) -> NoReturn
         tell({"result": work(tell)})
     finally:
         if sys.exc_info()[0] is not None:
-            traceback.print_exc()
-            sys.stderr.flush()
+            os.write(2, traceback.format_exc().encode())
         # Not the way out of the process that we are a copy of.
         os._exit(0)
