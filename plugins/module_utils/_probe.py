@@ -74,14 +74,14 @@ class _Child:
         self.pid = self._popen.pid
         self._pidfd = os.pidfd_open(self.pid)
         self.start = _start_time(self.pid) or 0
-        assert self._popen.stdin and self._popen.stdout and self._popen.stderr
-        self._stdin: Optional[int] = self._popen.stdin.fileno()
-        self._outputs = {self._popen.stdout.fileno(): bytearray(), self._popen.stderr.fileno(): bytearray()}
-        self._stdout, self._stderr = self._outputs
+        pipes = [pipe.fileno() for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr) if pipe]
+        for descriptor in pipes:
+            os.set_blocking(descriptor, False)
+        self._stdin: Optional[int] = pipes[0]
+        self._stdout, self._stderr = pipes[1:]
+        self._outputs = {self._stdout: bytearray(), self._stderr: bytearray()}
         self._open = set(self._outputs)
         self._unsent = b""
-        for descriptor in (self._stdin, *self._outputs):
-            os.set_blocking(descriptor, False)
 
     @property
     def identity(self) -> tuple[int, int]:

@@ -272,7 +272,9 @@ def test_selection(wanted: list[str], indexes: list[int]) -> None:
     assert [gpu.index for gpu in select_gpus(EIGHT, wanted)] == indexes
 
 
-@pytest.mark.parametrize("name", ["8", "-1", "00", "1.0", "GPU-9", "", "0,1", "１", "MIG-0", "\x1b[31m\n", "x" * 999])
+@pytest.mark.parametrize(
+    "name", ["8", "-1", "00", "1.0", "GPU-9", "", "0,1", "\N{FULLWIDTH DIGIT ONE}", "MIG-0", "\x1b[31m\n", "x" * 999]
+)
 def test_an_unknown_gpu_is_named_and_what_exists_is_listed(name: str) -> None:
     with pytest.raises(GpuSelectionError) as caught:
         select_gpus(EIGHT, ["0", name])
