@@ -199,7 +199,8 @@ ENGINES: dict[str, Engine] = {
         model_flags=("--model-path", "--model"),
         default_port=30000,
         profiler_flags=("SGLANG_TORCH_PROFILER_DIR",),
-        key_variables=("SGLANG_API_KEY",),
+        # It reads none: its key comes from --api-key, or from the file that --config names.
+        key_variables=(),
         running_metric="sglang:num_running_reqs",
         waiting_metric="sglang:num_queue_reqs",
         served_metric="sglang:num_requests_total",

@@ -2,15 +2,20 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 # This module util is PRIVATE to the collection; it can change in any release.
-"""The EnvironmentFile= of a unit, read as systemd reads it: the one place where a host keeps its engines' secrets."""
+"""Where a host keeps its engines' secrets: the EnvironmentFile= of a unit, and the file that an engine's --config names."""
 
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import is_secret_name
+
+# A line of the flat YAML that both engines take for options.
+_CONFIGURED_KEY = re.compile(r"^[\"']?api[-_]key[\"']?\s*:\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s#]+))", re.MULTILINE)
 
 # What a backslash protects between double quotes; before anything else it is just a backslash.
 _ESCAPABLE = '"\\`$'
@@ -97,3 +102,9 @@ def read_environment(files: Iterable[str]) -> dict[str, str]:
 def secrets_of(variables: Mapping[str, str]) -> list[str]:
     """The values that must not be shown."""
     return [value for name, value in variables.items() if value and is_secret_name(name)]
+
+
+def configured_key(path: Optional[str]) -> Optional[str]:
+    """The client key in an engine's configuration file, None if it has none or path is None. Raises OSError."""
+    found = _CONFIGURED_KEY.search(Path(path).read_text(encoding="utf-8", errors="replace")) if path else None
+    return next((group for group in found.groups() if group), None) if found else None

@@ -38,12 +38,14 @@ class Log:
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
-        self._child = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+        readable, writable = os.pipe()
+        os.set_blocking(readable, False)
+        self._pipe = open(readable, "rb", buffering=0)
+        # AnsibleModule.run_command waits for the end, which a follower never reaches.
+        self._child = subprocess.Popen(  # pylint: disable=ansible-bad-function
+            list(argv), stdin=subprocess.DEVNULL, stdout=writable, stderr=subprocess.DEVNULL
         )
-        assert self._child.stdout is not None
-        self._pipe = self._child.stdout
-        os.set_blocking(self._pipe.fileno(), False)
+        os.close(writable)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
         self.ended = False

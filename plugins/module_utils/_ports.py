@@ -53,7 +53,7 @@ def _sockets(port: int, proc: Path) -> Iterator[tuple[str, str]]:
             continue
         for line in lines:
             fields = line.split()
-            address, _, number = fields[1].rpartition(":")
+            address, number = fields[1].rsplit(":", 1)
             if fields[3] == _LISTEN and int(number, 16) == port:
                 yield _address(address), fields[9]
 

@@ -27,7 +27,11 @@ from ansible_collections.gpuops.inference.plugins.module_utils._engines import (
     recognise_command,
     serving,
 )
-from ansible_collections.gpuops.inference.plugins.module_utils._environment import read_environment, secrets_of
+from ansible_collections.gpuops.inference.plugins.module_utils._environment import (
+    configured_key,
+    read_environment,
+    secrets_of,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import UNIT_NAME, HoldError, Holds
 from ansible_collections.gpuops.inference.plugins.module_utils._log import Log, journalctl
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import (
@@ -147,7 +151,7 @@ class Service:
         self._name = order.name if order.name.endswith(".service") else f"{order.name}.service"
         self._began = host.clock()
         self._stale = False
-        self._variables: dict[str, str] = {}
+        self._key: Optional[str] = None
         self._secrets: list[str] = []
         self._told: tuple[str, float] = ("", 0.0)
         self._result: dict[str, Any] = {
@@ -276,16 +280,24 @@ class Service:
     # --- before a start
 
     def _check_engine(self, unit: Unit) -> None:
-        if self._order.engine is None and recognise_command(unit.exec_start) is None:
+        recognised = recognise_command(unit.exec_start)
+        engine = self._order.engine or (recognised.engine if recognised else "")
+        if not engine:
             raise ServiceError(
                 f"this is no engine's unit, it runs `{mask_command(unit.exec_start)}`; if it is one, say which engine"
             )
         try:
-            self._variables = read_environment(unit.environment_files)
+            variables = read_environment(unit.environment_files)
+            keys = [
+                *(variables.get(name) for name in ENGINES[engine].key_variables),
+                argument(unit.exec_start, "--api-key"),
+                configured_key(argument(unit.exec_start, "--config")),
+            ]
         except OSError as error:
-            raise ServiceError(f"its environment file {error.filename} cannot be read: {error.strerror}") from error
-        key = argument(unit.exec_start, "--api-key")
-        self._secrets = [*secrets_of(self._variables), *([key] if key else [])]
+            raise ServiceError(f"{error.filename}, which it reads, cannot be read: {error.strerror}") from error
+        known = [key for key in keys if key]
+        self._key = known[0] if known else None
+        self._secrets = [*secrets_of(variables), *known]
 
     def _serving(self, unit: Unit, argv: Sequence[str]) -> Serving:
         """Where it answers: as the running process was told, else as the unit will tell it."""
@@ -379,7 +391,7 @@ class Service:
             return self._stranger(latest, where)
 
         def once() -> Look:
-            ask = host.asker(where.host, where.port, self._key(latest, where))
+            ask = host.asker(where.host, where.port, self._key)
             return look(ask, ENGINES[where.engine], where.served_model, host.clock, stranger)
 
         with ExitStack() as stack:
@@ -418,12 +430,6 @@ class Service:
             return ""
         others = [listener for listener in found if listener.pid and listener.pid not in own]
         return str(others[0]) if own and others and len(others) == len(found) else ""
-
-    def _key(self, unit: Unit, where: Serving) -> Optional[str]:
-        for name in ENGINES[where.engine].key_variables:
-            if self._variables.get(name):
-                return self._variables[name]
-        return argument(unit.exec_start, "--api-key")
 
     def _failure(self, start: Start, verdict: Verdict, unit: Unit, when: str) -> str:
         self._becomes(_state(unit))

@@ -144,18 +144,18 @@ class Start:
         if ACCESS_LOG.search(line):
             return
         self._line_at = self._moved_at = now
-        bar = PROGRESS.search(line)
-        if bar:
-            self.done, self.total = int(bar.group("done")), int(bar.group("total"))
+        counted = PROGRESS.search(line)
+        if counted:
+            self.done, self.total = int(counted.group("done")), int(counted.group("total"))
             self._advance(now, next(n for n, stone in enumerate(self._engine.milestones) if stone.phase == LOADING))
         for position, milestone in enumerate(self._engine.milestones):
             if milestone.line.search(line):
                 self._advance(now, position)
                 break
         else:
-            if not bar:
+            if not counted:
                 self._note(now, line)
-        if bar and self.tail and PROGRESS.search(self.tail[-1]):
+        if counted and self.tail and PROGRESS.search(self.tail[-1]):
             self.tail.pop()
         self.tail.append(line)
 

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Optional
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpuops.inference.plugins.module_utils._environment import (
+    configured_key,
     parse_environment,
     read_environment,
     secrets_of,
@@ -58,3 +60,19 @@ def test_later_files_win_and_missing_ones_are_none(tmp_path: Path) -> None:
 
 def test_secrets_are_told_by_their_names() -> None:
     assert secrets_of({"VLLM_API_KEY": "swordfish", "NCCL_P2P_LEVEL": "SYS", "HF_TOKEN": ""}) == ["swordfish"]
+
+
+@pytest.mark.parametrize(
+    "text, key",
+    [
+        ("port: 1\napi-key: swordfish # the key\n", "swordfish"),
+        ('"api_key": "sword fish"', "sword fish"),
+        ("api-key: 'it'", "it"),
+        ("other-api-key: x\nmax_api_key: y", None),
+        ("", None),
+    ],
+)
+def test_the_key_in_a_configuration_file(tmp_path: Path, text: str, key: Optional[str]) -> None:
+    (tmp_path / "sglang.yaml").write_text(text)
+    assert configured_key(str(tmp_path / "sglang.yaml")) == key
+    assert configured_key(None) is None
