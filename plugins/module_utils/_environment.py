@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 # This module util is PRIVATE to the collection; it can change in any release.
-"""Where a host keeps its engines' secrets: the EnvironmentFile= of a unit, and the file that an engine's --config names."""
+"""Where a host keeps its engines' secrets: a unit's EnvironmentFile=, and the file that an engine's --config names."""
 
 from __future__ import annotations
 

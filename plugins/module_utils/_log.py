@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 
+from ansible_collections.gpuops.inference.plugins.module_utils._units import UnitsError
+
 # More than any start says. A unit that has served for weeks is not read from its beginning.
 _LINES = 20000
 _LONGEST_LINE = 1 << 16
@@ -32,20 +34,24 @@ def journalctl(invocation_id: str) -> list[str]:
 
 
 class Log:
-    """A context manager around a command that prints lines; nothing here blocks.
+    """A context manager around a command that prints lines; nothing here blocks. UnitsError if it cannot run.
 
     `fileno` is readable when lines() has something to give, and for ever once the command has ended.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
-        readable, writable = os.pipe()
-        os.set_blocking(readable, False)
-        self._pipe = open(readable, "rb", buffering=0)
-        # AnsibleModule.run_command waits for the end, which a follower never reaches.
-        self._child = subprocess.Popen(  # pylint: disable=ansible-bad-function
-            list(argv), stdin=subprocess.DEVNULL, stdout=writable, stderr=subprocess.DEVNULL
-        )
-        os.close(writable)
+        self._out, theirs = os.pipe()
+        os.set_blocking(self._out, False)
+        try:
+            # AnsibleModule.run_command waits for the end, which a follower never reaches.
+            self._child = subprocess.Popen(  # pylint: disable=ansible-bad-function
+                list(argv), stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL
+            )
+        except OSError as error:
+            os.close(self._out)
+            raise UnitsError(f"cannot run {argv[0]}: {error.strerror}") from error
+        finally:
+            os.close(theirs)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
         self.ended = False
@@ -55,18 +61,19 @@ class Log:
 
     def __exit__(self, *unused: object) -> None:
         self._child.kill()
-        self._pipe.close()
+        os.close(self._out)
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=1)
 
     def fileno(self) -> int:
-        return self._pipe.fileno()
+        return self._out
 
     def lines(self) -> list[str]:
         """Whole lines that came since the last call. Progress bars that redraw by carriage return are many lines."""
         while not self.ended:
-            chunk = self._pipe.read(1 << 16)
-            if chunk is None:
+            try:
+                chunk = os.read(self._out, 1 << 16)
+            except BlockingIOError:
                 break
             self.ended = not chunk
             self._rest += self._decoder.decode(chunk, self.ended)

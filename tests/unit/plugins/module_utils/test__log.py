@@ -7,7 +7,10 @@ from __future__ import annotations
 import select
 import sys
 
+import pytest
+
 from ansible_collections.gpuops.inference.plugins.module_utils._log import Log, journalctl
+from ansible_collections.gpuops.inference.plugins.module_utils._units import UnitsError
 
 
 def said(log: Log, seconds: float = 10) -> list[str]:
@@ -53,3 +56,8 @@ def test_the_follower_does_not_outlive_us() -> None:
 
 def test_both_what_the_unit_says_and_what_systemd_says_of_it_are_followed() -> None:
     assert journalctl("abc")[-3:] == ["_SYSTEMD_INVOCATION_ID=abc", "+", "INVOCATION_ID=abc"]
+
+
+def test_a_command_that_is_missing_is_named() -> None:
+    with pytest.raises(UnitsError, match="cannot run /nope/journalctl"):
+        Log(["/nope/journalctl"])
