@@ -150,7 +150,9 @@ class Engine:
             return None
 
     def ready(self) -> Engine:
-        eventually(lambda: self.answers() == 200, f"not ready:\n{self.log.read_text()}")
+        # SGLang's /health generates a token and takes a second.
+        path = "/ready" if "sglang.launch_server" in self.main.args else "/health"
+        eventually(lambda: self.answers(path) == 200, f"not ready:\n{self.log.read_text()}")
         return self
 
     def ends(self, status: int) -> None:
@@ -267,7 +269,7 @@ def test_vllm_workers_outlive_the_api_server(host: Host) -> None:
 
 
 def test_vllm_sigterm_while_loading(host: Host) -> None:
-    host.fault("vllm.load-seconds", "3")
+    host.fault("vllm.load-seconds", "2")
     early = host.vllm()
     early.says("version")
     early.main.terminate()
@@ -396,6 +398,7 @@ def test_keys(host: Host) -> None:
 
 
 def test_sglang_tree_and_answers(host: Host) -> None:
+    host.fault("sglang.load-seconds", "4")
     engine = host.sglang("--enable-metrics")
     eventually(lambda: engine.answers() == 503, "no warm-up seen", 10)
     engine.ready()
