@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import attached_gpus, claimed_gpus
 
