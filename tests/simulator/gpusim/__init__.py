@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from typing import NamedTuple, Optional
 
 ROOT = os.environ.get("GPUSIM_ROOT", "/var/lib/gpusim")
@@ -68,8 +69,9 @@ def allocate(index: int, mib: int, kind: str = "compute") -> Allocation:
 
 
 def used(index: int) -> int:
-    """MiB taken on a GPU by whoever lives."""
-    total = 0
+    """MiB taken on a GPU: by whoever lives, by those whose memory the driver has not given back yet, by a leak."""
+    total = int(fault(f"leak.{index}") or 0)
+    delay = float(fault("release-delay") or 0)
     directory = os.path.join(ROOT, "alloc", str(index))
     for name in os.listdir(directory):
         if name.startswith("."):
@@ -79,13 +81,26 @@ def used(index: int) -> int:
         except FileNotFoundError:
             continue
         try:
-            # Shared: two who look at the same time must not take each other for the owner.
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            total += int(os.pread(fd, 64, 0).split()[1])
+            if _lives(fd) or _lingers(fd, delay):
+                total += int(os.pread(fd, 64, 0).split()[1])
         finally:
             os.close(fd)
     return total
+
+
+def _lives(fd: int) -> bool:
+    try:
+        # Shared: two who look at the same time must not take each other for the owner.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _lingers(fd: int, delay: float) -> bool:
+    """Whether a dead allocation still counts: it does for so long after somebody first saw it dead (../nvml/nvml.c)."""
+    found = os.fstat(fd)
+    return delay > 0 and (bool(found.st_mode & 0o222) or time.time() - found.st_mtime < delay)
 
 
 def open_nodes(minors: Optional[list[int]] = None, uvm: bool = True) -> list[int]:
