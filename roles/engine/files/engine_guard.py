@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 # Copyright (c) 2026 gpuops.inference contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -72,21 +71,18 @@ def descriptors(pid: int) -> Iterator[str]:
 
 
 def target(link: str) -> str:
-    """Where a link in /proc points; empty when it is gone."""
+    """Where a link in /proc points; empty when it is gone, or kept even from root."""
     try:
         return os.readlink(link)
-    except FileNotFoundError:
+    except OSError:
         return ""
 
 
 def names_in(directory: str) -> list[str]:
-    """Names in a directory of /proc; none when its process has ended."""
+    """Names in a directory of /proc; none when its process has ended (a zombie's are refused even to root)."""
     try:
         return os.listdir(directory)
-    except OSError as error:
-        # A zombie's descriptors are refused even to root.
-        if error.errno not in (errno.ENOENT, errno.ESRCH, errno.EACCES):
-            raise
+    except OSError:
         return []
 
 

@@ -80,7 +80,7 @@ def _escape(rest: list[str]) -> bytes:
 def _specifiers(word: str) -> str:
     kept, rest = "", word
     while "%" in rest:
-        before, _, rest = rest.partition("%")
+        before, rest = rest.split("%", 1)
         assert rest.startswith("%"), "a specifier would be expanded"
         kept, rest = kept + before + "%", rest[1:]
     return kept + rest
