@@ -359,7 +359,7 @@ def options(name: str) -> list[str]:
     hard = [resource.getrlimit(which)[1] for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)]
     files, tasks = (limit if 0 <= limit < top else top for limit, top in zip(hard, (524288, 32768)))
     return [
-        f"--hostname={name}", "--systemd=always", "--privileged", "--pids-limit=-1", "--cgroupns=private",
+        f"--hostname={name}", "--systemd=always", "--privileged", "--pids-limit=0", "--cgroupns=private",
         f"--cgroup-parent=/{NAME}/{name}", f"--ulimit=nofile=1024:{files}", f"--ulimit=nproc={tasks}:{tasks}",
         "--shm-size=4g", "--log-driver=none",
         # In user space: no packet filter rule is ever left behind.
@@ -513,7 +513,13 @@ def write_inventory() -> None:
 
 
 def command_up(args: argparse.Namespace) -> None:
-    need(podman="podman", mmdebstrap="mmdebstrap", slirp4netns="slirp4netns", crun="crun", ssh_keygen="openssh-client")
+    need(
+        podman="podman netavark",
+        mmdebstrap="mmdebstrap",
+        slirp4netns="slirp4netns",
+        crun="crun",
+        ssh_keygen="openssh-client",
+    )
     CONTROL.mkdir(parents=True, exist_ok=True)
     if not (CONTROL / "id_ed25519").exists():
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", NAME, "-f", CONTROL / "id_ed25519"])
