@@ -68,7 +68,7 @@ def mask_argv(argv: Sequence[str], secrets: Collection[str] = (), limit: int = L
     words: list[str] = []
     hide = False
     for word in argv:
-        flag, equals, _ = word.partition("=")
+        flag, equals, dummy = word.partition("=")
         if hide:
             words.append(MASK)
         elif equals and is_secret_name(flag):

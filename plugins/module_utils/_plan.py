@@ -364,11 +364,11 @@ def _refusals(
         owner = item.seen.owner
         if item.action == "refuse":
             instead = INSTEAD.get(owner.kind, "ask its owner to end it, or pass `foreign: end`")
-            refusals.append(f"GPU {where} is held by {who}, {item.why}: {instead}")
+            refusals.append(f"{where} held by {who}, {item.why}: {instead}")
         elif item.cls == PROTECTED and item.unit in stop:
             refusals.append(f"{item.unit} cannot be stopped: {who} in it is protected ({item.why})")
         elif item.cls == PROTECTED and item.held & selected:
-            refusals.append(f"GPU {where} is held by {who}, which is protected ({item.why})")
+            refusals.append(f"{where} held by {who}, which is protected ({item.why})")
         elif item.action != "leave" and not item.unit and owner.kind in INSTEAD:
             refusals.append(f"{who} belongs to {owner}: {INSTEAD[owner.kind]}")
     if not policy.force:
@@ -400,7 +400,15 @@ def _who(item: Judged) -> str:
 
 
 def _where(item: Judged) -> str:
-    return ", ".join(str(index) for index in sorted(item.seen.used) or sorted(item.seen.attached))
+    """`GPU 3 is` or `GPUs 0-3, 6 are`."""
+    spans: list[list[int]] = []
+    for index in sorted(item.held):
+        if spans and index == spans[-1][-1] + 1:
+            spans[-1].append(index)
+        else:
+            spans.append([index])
+    text = ", ".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
+    return f"GPU {text} is" if len(item.held) == 1 else f"GPUs {text} are"
 
 
 def _blind_spots(snapshot: Snapshot, policy: Policy) -> list[str]:

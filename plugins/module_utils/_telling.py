@@ -85,9 +85,11 @@ def _lines(result: Mapping[str, Any], verdicts: Mapping[int, Verdict], error: st
         return ["would drain:", *(f"- {step}" for step in result["plan"])] if result["plan"] else ["nothing to do"]
     free = sum(verdict.verdict == FREE for verdict in verdicts.values())
     head = f"{free} of {len(verdicts)} GPUs are free" if verdicts else "the GPUs were not looked at again"
-    lines = [f"{head} after {sum(stage['seconds'] for stage in result['stages']):.1f} s"]
-    if not result["stopped_units"] and not result["ended"] and not error:
-        lines[0] += ", nothing had to be ended"
+    if result["stopped_units"] or result["ended"] or error:
+        spent = ", ".join(f"{stage['name']} {stage['seconds']:.1f} s" for stage in result["stages"])
+        lines = [f"{head}: {spent}"]
+    else:
+        lines = [f"{head}, nothing had to be ended"]
     if error:
         lines.append(f"stopped half-way: {error}")
     for unit in result["stopped_units"]:
@@ -114,7 +116,7 @@ def _ended_lines(ended: Sequence[Mapping[str, Any]]) -> list[str]:
         if "pid" in item:
             groups.setdefault(item["signal"], []).append(item)
     return [
-        f"ended {len(items)} processes"
+        f"ended {len(items)} process{'es' * (len(items) > 1)}"
         + (f" with {signal}" if signal else " with the others")
         + f" in {max(item['seconds'] for item in items):.1f} s: "
         + ", ".join(sorted({item["name"] for item in items}))

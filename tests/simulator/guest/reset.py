@@ -77,6 +77,10 @@ def end_units() -> None:
     systemctl("stop", *units)
 
 
+def kept_program(pid: str) -> bool:
+    return os.readlink(f"/proc/{pid}/exe").startswith(KEPT)
+
+
 def strangers() -> list[int]:
     kept, pid = {1}, os.getpid()
     while pid > 1:
@@ -86,10 +90,12 @@ def strangers() -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) not in kept:
             try:
-                exe = os.readlink(f"/proc/{entry}/exe")
-            except OSError:  # gone, or a zombie
+                # A zombie leader has no program to show, but its threads may live on.
+                zombie = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+                stranger = len(os.listdir(f"/proc/{entry}/task")) > 1 if zombie else not kept_program(entry)
+            except OSError:  # gone, or a kernel thread
                 continue
-            if not exe.startswith(KEPT):
+            if stranger:
                 found.append(int(entry))
     return found
 

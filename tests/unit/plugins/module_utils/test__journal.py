@@ -20,7 +20,7 @@ def parse(data: bytes) -> dict[str, str]:
     """systemd's native protocol, the length-prefixed form."""
     fields = {}
     while data:
-        name, _, data = data.partition(b"\n")
+        name, dummy, data = data.partition(b"\n")
         (length,) = struct.unpack("<Q", data[:8])
         fields[name.decode()] = data[8 : 8 + length].decode()
         assert data[8 + length : 9 + length] == b"\n"
