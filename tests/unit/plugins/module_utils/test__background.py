@@ -48,7 +48,7 @@ def test_a_bug_comes_back_as_a_failure_with_its_traceback(tmp_path: Path) -> Non
     def work(tell: Tell) -> dict[str, Any]:
         raise LookupError("a bug of ours")
 
-    _, result = in_background(work, tmp_path / "work", LONG)
+    result = in_background(work, tmp_path / "work", LONG)[1]
     assert result["failed"]
     assert "LookupError: a bug of ours" in result["exception"]
 
@@ -60,6 +60,6 @@ def test_a_process_that_was_killed_is_a_failure(tmp_path: Path) -> None:
         return {}
 
     begun = time.monotonic()
-    _, result = in_background(work, tmp_path / "work", LONG)
+    result = in_background(work, tmp_path / "work", LONG)[1]
     assert result["failed"] and "ended from outside" in result["msg"]
     assert time.monotonic() - begun < LONG / 2
