@@ -491,15 +491,18 @@ def _forth_story(record: Mapping[str, Any], told: Sequence[str], moves: Sequence
 
 
 def _back_story(record: Mapping[str, Any], told: Sequence[str], started: Sequence[str]) -> list[str]:
-    outgoing = ", ".join(record["outgoing"]) or "nothing"
+    again = ", ".join(record["outgoing"])
     return [
-        f"the pivot to {record['target']} was undone; as before it, {outgoing} runs",
-        *[f"{cause['phase']}: {cause['cause']}" for cause in record["causes"]],
+        f"the pivot to {record['target']} failed and was undone: "
+        + (f"{again} runs again, as before" if again else "no engine runs, as before"),
+        *[f"{_WHY[cause['phase']]}: {cause['cause']}" for cause in record["causes"]],
         *told,
         *([f"asked to start again: {', '.join(started)}"] if started else []),
         f"what was put back and what was replaced is in {record['backups']}",
     ]
 
+
+_WHY = {"rolling_back": "why it failed", "rollback_failed": "why an earlier way back failed"}
 
 STATES = ("show", "begin", "phase", "restore", "finish")
 PHASES = ("drained", "started", *BACKWARD)

@@ -181,7 +181,7 @@ def test_back_to_what_was_observed(host: Host) -> None:
     record = left()
     assert record is not None and record["phase"] == "rolled_back"
     story = "\n".join(done["story"])
-    assert "rolling_back: sglang crashed" in story
+    assert "why it failed: sglang crashed" in story
     assert "vllm answers" in story
     assert "asked to start again: gateway.service" in story
     assert record["backups"] in story
@@ -193,7 +193,7 @@ def test_what_was_stopped_stays_stopped(host: Host) -> None:
     host.pivot().phase(run, "rolling_back", "x")
     drain(host)
     assert host.pivot().restore(run)["start"] == []
-    assert "nothing runs" in host.pivot().finish(run, "", [], [])["story"][0]
+    assert "no engine runs" in host.pivot().finish(run, "", [], [])["story"][0]
 
 
 def test_a_pivot_refused_before_it_touched_anything_leaves_no_record(host: Host) -> None:
