@@ -294,14 +294,14 @@ class Podman:
             thaw(pid)
         (group / "cgroup.kill").write_text("1")
         deadline = time.monotonic() + 20
-        while left := pids():
+        while group.is_dir():
+            for directory in [*sorted(group.rglob("*/"), reverse=True), group]:
+                with contextlib.suppress(OSError):  # busy: a process in it still dies
+                    if directory.is_dir():
+                        directory.rmdir()
             if time.monotonic() > deadline:
-                raise SimError(f"these processes of {NAME} do not end: {left[:20]}")
+                raise SimError(f"these processes of {NAME} do not end: {pids()[:20]}")
             time.sleep(0.02)
-        for directory in sorted(group.rglob("*/"), reverse=True):
-            if directory.is_dir():
-                directory.rmdir()
-        group.rmdir()
 
     def wipe(self) -> None:
         """Remove every process, mount, cgroup and file of this set of hosts, whatever state they are in."""
@@ -344,10 +344,11 @@ podman = Podman()
 
 @dataclass(frozen=True)
 class Running:
-    """A host that is up: its container's first process and the loopback port of its sshd."""
+    """A host that is up: its container's first process, its sshd's loopback port, and whether `up` would keep it."""
 
     pid: int
     port: int
+    current: bool
 
 
 def container(name: str) -> str:
@@ -370,11 +371,12 @@ def options(name: str) -> list[str]:
 
 def recipe(name: str) -> str:
     """Changes when a host must be made anew: by another way to run it, or a key that it does not know."""
-    return digest(options(name), (CONTROL / "id_ed25519.pub").read_bytes())
+    key = CONTROL / "id_ed25519.pub"
+    return digest(options(name), key.read_bytes() if key.exists() else b"")
 
 
 def inspect(name: str) -> Running | None:
-    """The host if it is up and made as this checkout makes it."""
+    """The host if it is up."""
     if not (STATE / "root").exists():
         return None
     try:
@@ -384,9 +386,9 @@ def inspect(name: str) -> Running | None:
     pid = found["State"]["Pid"]
     with contextlib.suppress(OSError):
         # The process is asked itself: podman goes on believing in one that somebody else killed.
-        alive = found["Id"] in Path(f"/proc/{pid}/cgroup").read_text()
-        if alive and found["Config"]["Labels"]["recipe"] == recipe(name):
-            return Running(pid, int(found["NetworkSettings"]["Ports"]["22/tcp"][0]["HostPort"]))
+        if found["Id"] in Path(f"/proc/{pid}/cgroup").read_text():
+            port = int(found["NetworkSettings"]["Ports"]["22/tcp"][0]["HostPort"])
+            return Running(pid, port, found["Config"]["Labels"]["recipe"] == recipe(name))
     return None
 
 
@@ -537,8 +539,14 @@ def command_up(args: argparse.Namespace) -> None:
             raise SimError(f"{name} is up, but no SSH server answers on 127.0.0.1:{host.port}")
         say(f"{name}: up, sshd on 127.0.0.1:{host.port}")
 
-    # A host whose helper processes were killed still runs, but cannot be reached any more.
-    missing = [name for name in args.names if not ((host := inspect(name)) and answers(host, 5))]
+    def is_well(name: str) -> bool:
+        host = inspect(name)
+        if host and not host.current:
+            say(f"{name}: made anew, for the image, the key or the way to run it changed")
+        # A host whose helper processes were killed still runs, but cannot be reached any more.
+        return bool(host and host.current and answers(host, 5))
+
+    missing = [name for name in args.names if not is_well(name)]
     with ThreadPoolExecutor() as pool:
         list(pool.map(bring_up, missing))
     write_inventory()
