@@ -64,13 +64,13 @@ class Engine:
                 os.truncate(segment.fileno(), 1 << 16)
         self.launcher = os.getpid()
         report, tell = os.pipe()
+        # SIGTERM keeps its default action until the server runs: a launcher that loads just dies.
+        signals = process.Signals(signal.SIGQUIT, signal.SIGCHLD)
         names = {process.fork(lambda rank=rank: self.scheduler(rank, report, tell)): f"scheduler_{rank}"
                  for rank in range(self.tp)}  # fmt: skip
         names[process.fork(lambda: self.detokenizer(report, tell))] = "detokenizer"
         os.close(tell)
         self.names = names
-        # SIGTERM keeps its default action until the server runs: a launcher that loads just dies.
-        signals = process.Signals(signal.SIGQUIT, signal.SIGCHLD)
         loaded = 0
         while loaded < self.tp:
             came, readable = signals.wait([report])

@@ -64,9 +64,9 @@ class Engine:
         self.log.say("configured", architecture=self.model.architecture)
         resource_tracker.ensure_running()
         ours, theirs = socket.socketpair()
+        signals = process.Signals(signal.SIGTERM, signal.SIGINT)
         self.core = process.fork(lambda: self.engine_core(listener, ours, theirs))
         theirs.close()
-        signals = process.Signals(signal.SIGTERM, signal.SIGINT)
         status = self.await_core(signals, ours)
         if status is not None:
             return status
@@ -165,12 +165,12 @@ class Engine:
         semaphores = [get_context("spawn").Semaphore() for _ in range(2)]
         tie, self.lifeline = os.pipe()
         report, tell = os.pipe()
+        signals = process.Signals(signal.SIGCHLD)
         self.workers = {
             process.fork(lambda rank=rank: self.worker(rank, tie, tell, (self.lifeline, report), ours)): rank
             for rank in range(self.tp)
         }
         os.close(tell)
-        signals = process.Signals(signal.SIGCHLD)
         loaded = 0
         while loaded < self.tp:
             came, readable = signals.wait([report])
