@@ -385,6 +385,17 @@ def _smi_processes(text: str) -> tuple[dict[str, tuple[GpuProcess, ...]], list[s
 # --- what callers ask of a reading ------------------------------------------------------------------------------------
 
 
+def spans(indexes: Iterable[int]) -> str:
+    """GPU indexes as people write them: `0-3, 6`."""
+    found: list[list[int]] = []
+    for index in sorted(indexes):
+        if found and index == found[-1][1] + 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
 def select_gpus(reading: GpuReading, wanted: Sequence[str]) -> tuple[Gpu, ...]:
     """The GPUs that `wanted` names ('all', an NVML index, or a UUID), each once, by index.
 

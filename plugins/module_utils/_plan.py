@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import is_multiprocessing_child
-from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, select_gpus
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, select_gpus, spans
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command, printable
 from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
     CONTAINER,
@@ -400,15 +400,7 @@ def _who(item: Judged) -> str:
 
 
 def _where(item: Judged) -> str:
-    """`GPU 3 is` or `GPUs 0-3, 6 are`."""
-    spans: list[list[int]] = []
-    for index in sorted(item.held):
-        if spans and index == spans[-1][-1] + 1:
-            spans[-1].append(index)
-        else:
-            spans.append([index])
-    text = ", ".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
-    return f"GPU {text} is" if len(item.held) == 1 else f"GPUs {text} are"
+    return f"GPU {spans(item.held)} is" if len(item.held) == 1 else f"GPUs {spans(item.held)} are"
 
 
 def _blind_spots(snapshot: Snapshot, policy: Policy) -> list[str]:

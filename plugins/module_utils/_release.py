@@ -81,7 +81,7 @@ def verdict_of(
     judged = list(judged)
     holders = [item for item in judged if item.cls in (TARGET, ORPHAN, FOREIGN, PROTECTED) and gpu.index in item.held]
     if holders:
-        return _held(holders, snapshot, known, stuck)
+        return _held(holders, judged, snapshot, known, stuck)
     if gpu.index in snapshot.ghosts:
         pids = ", ".join(str(pid) for pid in sorted(snapshot.ghosts[gpu.index]))
         return Verdict(GHOST, f"NVML lists pid {pids}, which holds no GPU node: reset the GPU or reboot")
@@ -98,7 +98,11 @@ def verdict_of(
 
 
 def _held(
-    holders: list[Judged], snapshot: Snapshot, known: Collection[Identity], stuck: Collection[Identity]
+    holders: list[Judged],
+    judged: list[Judged],
+    snapshot: Snapshot,
+    known: Collection[Identity],
+    stuck: Collection[Identity],
 ) -> Verdict:
     hopeless = [item for item in holders if item.seen.process.identity in stuck]
     if hopeless:
@@ -108,13 +112,17 @@ def _held(
         return Verdict(EXITING, f"{_names(holders)} is dying")
     newcomers = [item for item in holders if item.seen.process.identity not in known]
     if newcomers:
-        return Verdict(RESPAWNING, f"{_names(newcomers)} appeared meanwhile; {_origin(newcomers[0], snapshot)}")
+        return Verdict(RESPAWNING, f"{_names(newcomers)} appeared meanwhile; {_origin(newcomers[0], judged, snapshot)}")
     return Verdict(HELD, f"held by {_names(holders)}")
 
 
-def _origin(newcomer: Judged, snapshot: Snapshot) -> str:
-    """Who brought it, as far as the process table tells: what to stop first."""
-    parent = snapshot.processes.get(newcomer.seen.process.ppid)
+def _origin(newcomer: Judged, judged: list[Judged], snapshot: Snapshot) -> str:
+    """Who brought it, as far as the process table tells: the first ancestor that is not of its own engine."""
+    group = {item.seen.process.pid for item in judged if item.group == newcomer.group}
+    process = newcomer.seen.process
+    while process.ppid in group and process.ppid in snapshot.processes:
+        process = snapshot.processes[process.ppid]
+    parent = snapshot.processes.get(process.ppid)
     starter = f", started by pid {parent.pid} ({printable(parent.comm)})" if parent and parent.pid != 1 else ""
     return f"owner: {newcomer.seen.owner}{starter}"
 

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
     process_rows,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain
-from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, spans
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Judged, Plan
 from ansible_collections.gpuops.inference.plugins.module_utils._release import FREE, Verdict
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
@@ -86,8 +86,10 @@ def _lines(result: Mapping[str, Any], verdicts: Mapping[int, Verdict], error: st
     free = sum(verdict.verdict == FREE for verdict in verdicts.values())
     head = f"{free} of {len(verdicts)} GPUs are free" if verdicts else "the GPUs were not looked at again"
     if result["stopped_units"] or result["ended"] or error:
-        spent = ", ".join(f"{stage['name']} {stage['seconds']:.1f} s" for stage in result["stages"])
-        lines = [f"{head}: {spent}"]
+        spent: dict[str, float] = {}
+        for stage in result["stages"]:
+            spent[stage["name"]] = spent.get(stage["name"], 0.0) + stage["seconds"]
+        lines = [f"{head}: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in spent.items())]
     else:
         lines = [f"{head}, nothing had to be ended"]
     if error:
@@ -99,14 +101,23 @@ def _lines(result: Mapping[str, Any], verdicts: Mapping[int, Verdict], error: st
     for survivor in result["survivors"]:
         where = f", waits in {survivor['waits_in']}" if survivor["waits_in"] else ""
         lines.append(f"pid {survivor['pid']} ({survivor['name']}, state {survivor['state']}{where}) {survivor['why']}")
-    lines += [
-        f"GPU {index} is {verdict.verdict}: {verdict.why}"
-        for index, verdict in sorted(verdicts.items())
-        if verdict.verdict != FREE
-    ]
+    lines += not_free_lines(verdicts)
     if result["held_units"]:
         lines.append("held until lifted: " + ", ".join(result["held_units"]))
     return lines
+
+
+def not_free_lines(verdicts: Mapping[int, Verdict]) -> list[str]:
+    """One line per verdict: with the GPUs it is about, and the reason that the first of them gives."""
+    groups: dict[str, list[int]] = {}
+    for index, verdict in sorted(verdicts.items()):
+        if verdict.verdict != FREE:
+            groups.setdefault(verdict.verdict, []).append(index)
+    return [
+        f"GPU{'s' * (len(indexes) > 1)} {spans(indexes)} {'are' if len(indexes) > 1 else 'is'} {name}: "
+        + verdicts[indexes[0]].why
+        for name, indexes in groups.items()
+    ]
 
 
 def _ended_lines(ended: Sequence[Mapping[str, Any]]) -> list[str]:

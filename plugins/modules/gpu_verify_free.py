@@ -101,8 +101,8 @@ from ansible_collections.gpuops.inference.plugins.module_utils._drain import Tim
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, make_plan
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
-from ansible_collections.gpuops.inference.plugins.module_utils._release import FREE
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import load_units, take_snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._telling import not_free_lines
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
 
 
@@ -147,12 +147,7 @@ def main() -> None:
         "seconds": round(time.monotonic() - began, 3),
         **host_facts(snapshot),
     }
-    not_free = [
-        f"GPU {index} is {verdict.verdict}: {verdict.why}"
-        for index, verdict in sorted(watch.verdicts.items())
-        if verdict.verdict != FREE
-    ]
-    story = "\n".join([*plan.missing, *not_free]) or f"{len(plan.gpus)} GPUs are free"
+    story = "\n".join([*plan.missing, *not_free_lines(watch.verdicts)]) or f"{len(plan.gpus)} GPUs are free"
     if module.check_mode:
         refusals = [*plan.refusals, *plan.unsettled]
         result["would_be_free"] = not refusals
