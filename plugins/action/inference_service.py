@@ -29,7 +29,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: Optional[str] = None, task_vars: Optional[dict[str, Any]] = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.async_val or self._task.check_mode:
-            result.update(self._execute_module(task_vars=task_vars, wrap_async=self._task.async_val))
+            result.update(self._execute_module(task_vars=task_vars, wrap_async=bool(self._task.async_val)))
             return result
         self._task.environment.append({"GPUOPS_PROGRESS": uuid.uuid4().hex})
         try:
@@ -37,7 +37,9 @@ class ActionModule(ActionBase):
         finally:
             self._task.environment.pop()
         work = told.pop("goes_on", None)
-        result.update(self._watch(work["pid"], work["path"], task_vars or {}) if work else told)
+        result.update(told)
+        if work:
+            result.update(self._watch(work["pid"], work["path"], task_vars or {}))
         return result
 
     def _watch(self, pid: int, path: str, task_vars: dict[str, Any]) -> dict[str, Any]:

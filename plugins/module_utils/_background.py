@@ -15,10 +15,15 @@ import json
 import os
 import select
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, Optional
+
+_KEPT = 86400
+"""Seconds after which nobody reads on."""
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -29,7 +34,9 @@ def in_background(work: Callable[[Tell], Mapping[str, Any]], path: Path, patienc
     Returns its pid and its result, None while it goes on: then path is where it tells. A process that ends without a
     result leaves its traceback there.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for directory in (path.parent.parent, path.parent):
+        directory.mkdir(mode=0o700, exist_ok=True)
+    _sweep(path.parent)
     ended, mine = os.pipe()
     pid = os.fork()
     if not pid:
@@ -53,6 +60,15 @@ def result_of(lines: list[str]) -> Any:
         return json.loads(last)["result"]
     words = "\n".join(line for line in lines if not line.startswith("{"))
     return {"failed": True, "msg": "the process that watches the unit was ended from outside", "exception": words}
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what was told to a controller that never came back for it."""
+    for path in directory.iterdir():
+        # Somebody else may sweep as well.
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > _KEPT:
+                path.unlink()
 
 
 def _detached(work: Callable[[Tell], Mapping[str, Any]], path: Path) -> NoReturn:

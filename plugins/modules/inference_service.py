@@ -42,7 +42,8 @@ attributes:
     description: Supports being used with the C(async) keyword.
     support: full
     details:
-      - Runs asynchronously by itself where it can, to show progress. With C(async) the task shows none.
+      - What takes more than two seconds goes on in a process of its own on the host anyway, so that its progress can
+        be shown. With C(async) no progress is shown.
 options:
   name:
     description:

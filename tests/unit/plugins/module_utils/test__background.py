@@ -63,3 +63,11 @@ def test_a_process_that_was_killed_is_a_failure(tmp_path: Path) -> None:
     result = in_background(work, tmp_path / "work", LONG)[1]
     assert result["failed"] and "ended from outside" in result["msg"]
     assert time.monotonic() - begun < LONG / 2
+
+
+def test_what_nobody_came_back_for_is_swept_away(tmp_path: Path) -> None:
+    for name, age in (("old", 2 * 86400), ("young", 60)):
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (time.time() - age, time.time() - age))
+    in_background(lambda tell: {}, tmp_path / "work", LONG)
+    assert [path.name for path in tmp_path.iterdir()] == ["young"]
