@@ -21,7 +21,7 @@ DEV = os.environ.get("GPUSIM_DEV", "/dev")
 class Gpu(NamedTuple):
     """One line of ROOT/gpus; sizes in MiB."""
 
-    index: int
+    number: int  # NVML's index
     uuid: str
     bus_id: str
     minor: int

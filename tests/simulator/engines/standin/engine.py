@@ -68,8 +68,8 @@ class Card:
         self.fraction = fraction
         self.wanted = int(gpu.total * fraction)
         self.nodes = gpusim.open_nodes()
-        self.free = gpu.total - gpu.reserved - gpusim.used(gpu.index)
-        self.memory = gpusim.allocate(gpu.index, min(512, self.wanted))
+        self.free = gpu.total - gpu.reserved - gpusim.used(gpu.number)
+        self.memory = gpusim.allocate(gpu.number, min(512, self.wanted))
         self.weights = int(self.wanted * recorded.WEIGHTS_SHARE)
 
     def values(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def visible(wanted: Optional[str]) -> list[gpusim.Gpu]:
         return every
     found = []
     for word in wanted.split(","):
-        match = [gpu for gpu in every if word.strip() in (str(gpu.index), gpu.uuid)]
+        match = [gpu for gpu in every if word.strip() in (str(gpu.number), gpu.uuid)]
         if not match:
             break  # CUDA's own rule: the list ends at the first name it does not know
         found += match

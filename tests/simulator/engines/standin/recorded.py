@@ -11,6 +11,8 @@ with a stubbed kernel library. Lines that only a GPU prints are from the source.
 
 from __future__ import annotations
 
+from typing import Any
+
 LOAD_SECONDS = 2.0
 """From start to ready unless the fault ENGINE.load-seconds says otherwise. Recorded: 45 to 55 s, 25 min on disk."""
 
@@ -59,7 +61,7 @@ FATAL = {
 
 BAR = "{desc}: {percent:3.0f}% Completed | {n}/{total} [{elapsed}<{remaining}, {rate:.2f}{unit}]"
 
-VLLM = {
+VLLM: dict[str, Any] = {
     "version": "0.33.0",
     "title": {"core": "VLLM::EngineCore", "worker": "VLLM::Worker", "ranked": "VLLM::Worker_TP{rank}"},
     # When, in parts of the load; and what is said then: (process, level, file:line, text).
@@ -274,7 +276,7 @@ VLLM = {
     "owner": "vllm",
 }
 
-SGLANG = {
+SGLANG: dict[str, Any] = {
     "version": "0.5.23",
     "title": {
         "scheduler": "sglang::scheduler",

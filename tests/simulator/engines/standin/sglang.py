@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import time
+from functools import partial
 from typing import Any
 
 from . import flags, process, recorded
@@ -66,9 +67,9 @@ class Engine:
         report, tell = os.pipe()
         # SIGTERM keeps its default action until the server runs: a launcher that loads just dies.
         signals = process.Signals(signal.SIGQUIT, signal.SIGCHLD)
-        names = {process.fork(lambda rank=rank: self.scheduler(rank, report, tell)): f"scheduler_{rank}"
+        names = {process.fork(partial(self.scheduler, rank, report, tell)): f"scheduler_{rank}"
                  for rank in range(self.tp)}  # fmt: skip
-        names[process.fork(lambda: self.detokenizer(report, tell))] = "detokenizer"
+        names[process.fork(partial(self.detokenizer, report, tell))] = "detokenizer"
         os.close(tell)
         self.names = names
         loaded = 0

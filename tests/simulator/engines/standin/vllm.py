@@ -11,6 +11,7 @@ import secrets
 import signal
 import socket
 import time
+from functools import partial
 from typing import Any, Optional
 
 from . import flags, process, recorded
@@ -167,7 +168,7 @@ class Engine:
         report, tell = os.pipe()
         signals = process.Signals(signal.SIGCHLD)
         self.workers = {
-            process.fork(lambda rank=rank: self.worker(rank, tie, tell, (self.lifeline, report), ours)): rank
+            process.fork(partial(self.worker, rank, tie, tell, (self.lifeline, report), ours)): rank
             for rank in range(self.tp)
         }
         os.close(tell)
