@@ -30,7 +30,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.inference.plugins.module_utils import _parsing
 from ansible_collections.gpuops.inference.plugins.module_utils._drift import changed_arguments
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving
-from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading, excerpt
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading, excerpt
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
 from ansible_collections.gpuops.inference.plugins.module_utils._ports import listeners
 from ansible_collections.gpuops.inference.plugins.module_utils._safetensors import model_faults
@@ -157,17 +157,30 @@ def gpu_faults(layout: Mapping[str, Any], reading: GpuReading) -> Iterator[str]:
         return
     if len(reading.gpus) < wanted["count"]:
         yield f"the layout needs {wanted['count']} GPUs, the host has {len(reading.gpus)}; choose another layout"
-    for gpu in reading.gpus:
-        # What ails a GPU is among the reading's problems, with what to do.
-        if gpu.error:
-            yield next((text for text in reading.problems if gpu.label in text), f"{gpu.label}: {gpu.error}")
-        elif gpu.memory and gpu.memory.total < wanted["memory_mib"]:
-            yield (
-                f"{gpu.label} has {gpu.memory.total} MiB; "
-                f"the layout needs {wanted['memory_mib']} on each (gpus.memory_mib)"
-            )
-        if gpu.mig:
-            yield f"{gpu.label} is split by MIG, which is not handled; `nvidia-smi -i {gpu.index} -mig 0` ends it"
+    small = [gpu for gpu in reading.gpus if gpu.memory and gpu.memory.total < wanted["memory_mib"]]
+    if small:
+        yield (
+            f"{_named(small)} {'has' if len(small) == 1 else 'have'} {min(_total_mib(gpu) for gpu in small)} MiB; "
+            f"the layout needs {wanted['memory_mib']} on each (gpus.memory_mib)"
+        )
+    split = [gpu for gpu in reading.gpus if gpu.mig]
+    if split:
+        yield (
+            f"{_named(split)} {'is' if len(split) == 1 else 'are'} split by MIG, which is not handled; "
+            "`nvidia-smi -i INDEX -mig 0` ends it"
+        )
+    # What ails a GPU is among the reading's problems, with what to do. An unusable reading has told them all.
+    ailing = [gpu for gpu in reading.gpus if gpu.error] if reading.usable else []
+    told = {text: None for gpu in ailing for text in reading.problems if re.search(rf"\bGPU {gpu.index}\b", text)}
+    yield from told or [f"{gpu.label}: {gpu.error}" for gpu in ailing]
+
+
+def _named(gpus: Sequence[Gpu]) -> str:
+    return ", ".join(gpu.label if len(gpus) == 1 else f"GPU {gpu.index}" for gpu in gpus)
+
+
+def _total_mib(gpu: Gpu) -> int:
+    return gpu.memory.total if gpu.memory else 0
 
 
 def driver_faults(reading: GpuReading, dev: Path = Path("/dev"), libraries: Sequence[str] = LIBRARIES) -> Iterator[str]:
