@@ -189,7 +189,8 @@ class Start:
     def _impatience(self, now: float) -> Optional[Verdict]:
         said = f"; {self._look.problem}" if self._look is not None else ""
         if self._look is not None and self._look.hopeless:
-            return Verdict(False, self._look.problem)
+            # Where not even the answer is its own, it loads for nothing.
+            return Verdict(False, self._look.problem, stop=not self._look.passed)
         mute = "health" in self.passed and now - self.passed["health"] >= _MUTE
         if mute or (self._wrong_since is not None and now - self._wrong_since >= _WRONG):
             return Verdict(False, f"it calls itself healthy and does not complete a request{said}")

@@ -291,6 +291,7 @@ def test_somebody_else_who_answers_is_not_ready(world: World) -> None:
     world.start().now += LOADS
     world.strangers = [Listener(7, "nginx", "/system.slice/nginx.service")]
     assert "its port is answered by nginx" in world.run()["reason"]
+    assert world.did == ["stop"]
 
 
 def test_a_held_unit_is_not_started_unless_told_so(world: World) -> None:
