@@ -27,7 +27,7 @@ molecule:  ## The scenarios, on simulated hosts; SCENARIO=pivot for one
 test:  ## All of the above
 	$(run) scripts/check lint sanity unit install molecule
 
-test-all:  ## test, and the scenarios that take long
+test-all:  ## test, make demo twice, and the scenarios that take long
 	$(run) scripts/check lint sanity unit install molecule slow
 
 demo:  ## Pivot a simulated 8-GPU host from vLLM to SGLang
