@@ -70,7 +70,7 @@ class Log:
 
     def lines(self) -> list[str]:
         """Whole lines that came since the last call. Progress bars that redraw by carriage return are many lines."""
-        while not self.ended:
+        while not self.ended and len(self._rest) < _LONGEST_LINE:
             try:
                 chunk = os.read(self._out, 1 << 16)
             except BlockingIOError:
@@ -78,7 +78,7 @@ class Log:
             self.ended = not chunk
             self._rest += self._decoder.decode(chunk, self.ended)
         *whole, self._rest = self._rest.split("\n")
-        if self.ended or len(self._rest) > _LONGEST_LINE:
+        if self.ended or len(self._rest) >= _LONGEST_LINE:
             whole.append(self._rest)
             self._rest = ""
         return [line for text in whole for line in text.split("\r") if line.strip()]
