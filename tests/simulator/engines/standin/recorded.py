@@ -54,7 +54,7 @@ FATAL = {
     "unbalanced": "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.",
     "static": "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value:"
     " mem_fraction_static={fraction}",
-    "shard": 'FileNotFoundError: No such file or directory: "{missing}"',
+    "shard": "FileNotFoundError: No such file or directory: {missing}",
     "too few": "ValueError: World size ({tp}) is larger than the number of available GPUs ({gpus}) in this node.",
     "library": "ImportError: libcudart.so.13: cannot open shared object file: No such file or directory",
 }
