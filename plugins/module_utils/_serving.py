@@ -58,8 +58,8 @@ from ansible_collections.gpuops.inference.plugins.module_utils._units import (
 
 # Between two looks at the unit and its answers, in seconds. A line of its log wakes us earlier.
 _PACE = 0.25
-# An engine that was ready all the time says so before this; only then its log is read.
-_AT_ONCE = 1.0
+# An engine that was ready all the time says so in its first answer, or it is slow to answer; only then its log is read.
+_FIRST_ANSWER = 5.0
 # A counter that moves is told this often; a new phase at once.
 _TELL = 5.0
 
@@ -406,7 +406,8 @@ class Service:
                 if found is not None:
                     start.see_look(moment, found)
                     asked_at = moment
-                if log is None and start.invocation and (ours or moment - began >= _AT_ONCE):
+                waits = ours or (found is not None and not found.ready) or moment - began >= _FIRST_ANSWER
+                if log is None and start.invocation and waits:
                     log = stack.enter_context(host.follow(start.invocation))
                 for line in log.lines() if log is not None else ():
                     start.see_line(moment, mask_text(line, self._secrets))
