@@ -208,7 +208,7 @@ def model_check(engine: Mapping[str, Any]) -> Iterator[str]:
     """Whether every directory that the engine loads from is whole."""
     for directory in engine["models"]:
         for fault in model_faults(Path(directory)):
-            yield f"{directory}: {fault}; fetch the model again, files that are there need not be"
+            yield f"{directory}: {fault}; fetch what is missing (whole files need not be fetched again)"
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class ModelError(Exception):
 def model_faults(directory: Path) -> Iterator[str]:
     """Everything that is missing from a model directory, or cut short in it. Nothing if it is whole."""
     if not directory.is_dir():
-        yield f"there is no directory {directory}"
+        yield "there is no such directory"
         return
     try:
         _json(directory / "config.json")

@@ -134,7 +134,7 @@ def test_what_describes_the_model_is_read(model: Path, file: str, text: str | No
 
 
 def test_no_model_at_all(tmp_path: Path) -> None:
-    assert list(model_faults(tmp_path / "nowhere")) == [f"there is no directory {tmp_path / 'nowhere'}"]
+    assert list(model_faults(tmp_path / "nowhere")) == ["there is no such directory"]
     (tmp_path / "config.json").write_text("{}")
     (fault,) = model_faults(tmp_path)
     assert "neither an index" in fault
