@@ -60,7 +60,8 @@ class _Child:
 
     def __init__(self, argv: Sequence[str]) -> None:
         """Raises OSError if the program cannot be started."""
-        self._popen = subprocess.Popen(
+        # Not the module's run_command, which waits for whatever it started.
+        self._popen = subprocess.Popen(  # pylint: disable=ansible-bad-function
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

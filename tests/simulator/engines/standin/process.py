@@ -55,7 +55,7 @@ def wait(descriptors: Iterable[int], seconds: Optional[float]) -> list[int]:
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, _ in poll.poll(None if seconds is None else max(0, seconds) * 1000)]
+    return [descriptor for descriptor, dummy in poll.poll(None if seconds is None else max(0, seconds) * 1000)]
 
 
 class Signals:
@@ -104,14 +104,14 @@ def look_spawned() -> None:
     """
     argv = [sys.executable, "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5,"
             " pipe_handle=7)", "--multiprocessing-fork"]  # fmt: skip
-    arguments, environment, _ = _command_line_memory()
+    arguments, environment, dummy = _command_line_memory()
     _overwrite(arguments, environment, b"".join(word.encode() + b"\0" for word in argv))
     LIBC.prctl(PR_SET_NAME, os.path.basename(sys.executable).encode())
 
 
 def title(text: str) -> None:
     """What the setproctitle package does: one word where the arguments and the environment were, padded with NULs."""
-    arguments, _, end = _command_line_memory()
+    arguments, dummy, end = _command_line_memory()
     _overwrite(arguments, end, text.encode())
     LIBC.prctl(PR_SET_NAME, text.encode())
 
@@ -192,14 +192,14 @@ class Log:
             f'Traceback (most recent call last):\n  File "<frozen runpy>", line 198, in _run_module_as_main\n{text}\n',
         )
 
-    def bar(self, n: int, total: int, elapsed: float) -> None:
+    def progress(self, n: int, total: int, elapsed: float) -> None:
         """The progress bar (tqdm's) of the weights."""
-        bar = self.recording["bar"]
+        shape = self.recording["bar"]
         rate = elapsed / n if n else 0
         text = recorded.BAR.format(
-            desc=bar["desc"], percent=100 * n / total, n=n, total=total, elapsed=_clock(elapsed),
-            remaining=_clock(rate * (total - n)) if n else "?", rate=rate, unit=bar["unit"])  # fmt: skip
-        write(2, "\r" + text + bar["end"])
+            desc=shape["desc"], percent=100 * n / total, n=n, total=total, elapsed=_clock(elapsed),
+            remaining=_clock(rate * (total - n)) if n else "?", rate=rate, unit=shape["unit"])  # fmt: skip
+        write(2, "\r" + text + shape["end"])
 
 
 def write(descriptor: int, text: str) -> None:

@@ -60,7 +60,7 @@ class Engine:
         resource_tracker.ensure_running()
         # Not cleaned up by anybody, whichever way it ends.
         prefix, count = DATA["shared memory"]
-        for _ in range(count):
+        for dummy in range(count):
             with open(f"/dev/shm/{prefix}{secrets.token_hex(4)}.shm", "w") as segment:
                 os.truncate(segment.fileno(), 1 << 16)
         self.launcher = os.getpid()
@@ -107,7 +107,7 @@ class Engine:
         if self.stubborn != "all":
             signals.catch(signal.SIGTERM)
         while True:
-            came, _ = signals.wait()
+            came, dummy = signals.wait()
             if signal.SIGTERM in came:
                 return self.shut_down(api)
             if signal.SIGQUIT in came:
@@ -211,14 +211,14 @@ class Engine:
         for n in range(total):
             self.model.shard(n)
             if rank == 0:
-                self.log.bar(n, total, self.clock.elapsed() - began)
+                self.log.progress(n, total, self.clock.elapsed() - began)
             self.clock.until(begin + (end - begin) * (n + 1) / total)
             card.memory.resize(512 + (card.weights - 512) * (n + 1) // total)
             if crash is not None and n >= total // 2:
                 card.crash(crash)
         seconds = self.clock.elapsed() - began
         if rank == 0:
-            self.log.bar(total, total, seconds)
+            self.log.progress(total, total, seconds)
             process.write(2, "\n")
         card.memory.resize(card.wanted)
         self.log.say("loaded", weights_seconds=seconds, architecture=self.model.architecture, **card.values())

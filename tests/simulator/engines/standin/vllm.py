@@ -149,11 +149,11 @@ class Engine:
 
     # EngineCore
 
-    def engine_core(self, listener: socket.socket, theirs: socket.socket, ours: socket.socket) -> int:
+    def engine_core(self, listener: socket.socket, parent: socket.socket, core: socket.socket) -> int:
         from multiprocessing import get_context, shared_memory
 
         listener.close()
-        theirs.close()
+        parent.close()
         process.look_spawned()
         self.clock.until("workers")
         process.title(DATA["title"]["core"])
@@ -162,13 +162,13 @@ class Engine:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # Whoever is killed leaves these behind: the tracker, which would clean them up, is killed as well.
         prefix, count = DATA["shared memory"]
-        segments = [shared_memory.SharedMemory(f"{prefix}{secrets.token_hex(4)}", True, 1 << 20) for _ in range(count)]
-        semaphores = [get_context("spawn").Semaphore() for _ in range(2)]
+        segments = [shared_memory.SharedMemory(f"{prefix}{secrets.token_hex(4)}", True, 1 << 20) for dummy in range(count)]
+        semaphores = [get_context("spawn").Semaphore() for dummy in range(2)]
         tie, self.lifeline = os.pipe()
         report, tell = os.pipe()
         signals = process.Signals(signal.SIGCHLD)
         self.workers = {
-            process.fork(partial(self.worker, rank, tie, tell, (self.lifeline, report), ours)): rank
+            process.fork(partial(self.worker, rank, tie, tell, (self.lifeline, report), core)): rank
             for rank in range(self.tp)
         }
         os.close(tell)
@@ -188,10 +188,10 @@ class Engine:
         # With workers that do not listen it dies half-way through a teardown, and they are on their own.
         if self.stubborn is None:
             signals.catch(signal.SIGTERM)
-        ours.send(b"ready")
+        core.send(b"ready")
         # Nobody watches the API server: when that is killed, EngineCore and its workers live on.
         while True:
-            came, _ = signals.wait()
+            came, dummy = signals.wait()
             if signal.SIGTERM in came:
                 self.log.say("core stopping")
                 self.end_workers(set(self.workers))
@@ -268,13 +268,13 @@ class Engine:
         for n in range(total):
             self.model.shard(n)
             if first:
-                self.log.bar(n, total, self.clock.elapsed() - began)
+                self.log.progress(n, total, self.clock.elapsed() - began)
             self.clock.until(begin + (end - begin) * (n + 1) / total, tie)
             card.memory.resize(512 + (card.weights - 512) * (n + 1) // total)
             if crash is not None and n >= total // 2:
                 card.crash(crash, max_model_len=self.args.max_model_len)
         if first:
-            self.log.bar(total, total, self.clock.elapsed() - began)
+            self.log.progress(total, total, self.clock.elapsed() - began)
             self.log.say("loaded", weights_seconds=self.clock.elapsed() - began, **card.values())
         card.memory.resize(card.wanted)
         if first:

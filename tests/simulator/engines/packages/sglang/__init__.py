@@ -3,4 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The stand-in of SGLang, importable where the real one is."""
 
-from sglang.version import __version__ as __version__
+from sglang.version import __version__
+
+__all__ = ["__version__"]
