@@ -1,0 +1,62 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What templates see: results, or Ansible's own error with our words and without a secret."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.gpuops.inference.plugins.filter.flags_to_argv import flags_to_argv
+from ansible_collections.gpuops.inference.plugins.filter.layout_faults import layout_faults
+from ansible_collections.gpuops.inference.plugins.filter.resolve_layout import resolve_layout
+from ansible_collections.gpuops.inference.plugins.filter.systemd_environment import systemd_environment
+from ansible_collections.gpuops.inference.plugins.filter.systemd_exec_start import systemd_exec_start
+from ansible_collections.gpuops.inference.plugins.filter.systemd_words import systemd_words
+
+LAYOUT: dict[str, Any] = {
+    "model": {"path": "/models/m", "served_name": "m"},
+    "gpus": {"count": 1, "memory_mib": 1},
+    "engines": {"vllm": {}, "sglang": {}},
+}
+
+
+def test_results() -> None:
+    assert flags_to_argv({"tp-size": 8, "on": True}) == ["--tp-size", "8", "--on"]
+    assert systemd_exec_start(["/bin/x", 8]) == ":/bin/x 8"
+    assert systemd_words(["/a b", "/c"]) == '"/a b" /c'
+    assert systemd_environment({"A": 1, "B": "$"}) == 'A=1\nB="\\$"\n'
+    assert resolve_layout(LAYOUT, name="mine")["engines"]["vllm"]["argv"][:3] == [
+        "/opt/vllm/bin/vllm",
+        "serve",
+        "/models/m",
+    ]
+    assert layout_faults(LAYOUT, name="mine") == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: flags_to_argv(["--tp-size"]), "needs a mapping"),
+        (lambda: flags_to_argv({"on": False}), "flag 'on': false says too little"),
+        (lambda: systemd_exec_start(["x"]), "absolute path"),
+        (lambda: systemd_words(["\ud800"]), "a word holds something that is no Unicode character"),
+        (lambda: systemd_environment(["A"]), "needs a mapping"),
+        (lambda: systemd_environment({"KEY": "hunter2\0"}), "KEY holds a control character"),
+        (lambda: resolve_layout("x", name="mine"), "the layout mine is not a mapping"),
+        (lambda: resolve_layout({}, name="mine"), "the layout mine cannot be used as written:\n- missing required"),
+    ],
+)
+def test_errors(call: Any, message: str) -> None:
+    with pytest.raises(AnsibleFilterError) as caught:
+        call()
+    assert message in str(caught.value) and "hunter2" not in str(caught.value)
+
+
+def test_faults_as_text() -> None:
+    assert layout_faults(LAYOUT, name="mine", overrides={"gpus": {"count": 2}}).startswith(
+        "the layout mine cannot be used as written:\n- engines.vllm.flags: "
+    )
