@@ -164,7 +164,7 @@ class Drain:
                     break
                 time.sleep(STATE_POLL)
             actions.extend(plan.steps())
-        self.known = frozenset(process.identity for process in self.snapshot.processes.values())
+        self.known = holders(plan)
         return plan
 
     def act(self, plan: Plan, keep_hold: bool) -> None:
@@ -340,6 +340,11 @@ class Drain:
         return self.story.released
 
 
+def holders(plan: Plan) -> frozenset[Identity]:
+    """Who holds a GPU already: any other holder is a newcomer, however long its process has been there."""
+    return frozenset(item.seen.process.identity for item in plan.judged if item.held)
+
+
 def release_watch(
     probe: Probe,
     snapshot: Snapshot,
@@ -351,7 +356,7 @@ def release_watch(
 ) -> Watch:
     """A watch over the plan's GPUs. Units are not asked again: only GPUs and processes can change the verdict.
 
-    known holds the processes that were there before; wait_stable False takes the first clean look as proof, which is
+    known holds those that held a GPU before; wait_stable False takes the first clean look as proof, which is
     right where nothing was ended.
     """
     loaded = {name: engine_unit.unit for name, engine_unit in snapshot.units.items()}

@@ -480,7 +480,8 @@ def _forth_story(record: Mapping[str, Any], told: Sequence[str], moves: Sequence
     target = record["target"]
     came_from = ", ".join(name for name in record["outgoing"] if name != target)
     stopped = sorted({name for unit in observed(record).values() for name in unit.dependents})
-    head = f"{came_from} -> {target}" if came_from else f"{target} is in service"
+    back = "" if came_from or target not in record["outgoing"] else ", as before"
+    head = f"{came_from} -> {target}" if came_from else f"{target} is in service{back}"
     return [
         head,
         *([f"took {seconds_text(record['stages'])}"] if record["stages"] else []),

@@ -68,8 +68,8 @@ def verdict_of(
 ) -> Verdict:
     """One GPU at one moment.
 
-    known holds the processes that were there before the watch began: any other holder is a newcomer. stuck holds
-    those that were sent SIGKILL longer ago than the caller is willing to wait.
+    known holds those that held a GPU before the watch began: any other holder is a newcomer. stuck holds those that
+    were sent SIGKILL longer ago than the caller is willing to wait.
     """
     if not snapshot.reading.usable:
         return Verdict(CANNOT_TELL, "; ".join(snapshot.reading.problems) or "the driver cannot be asked")

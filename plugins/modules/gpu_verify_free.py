@@ -97,7 +97,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
     negative,
     process_rows,
 )
-from ansible_collections.gpuops.inference.plugins.module_utils._drain import Timeouts, release_watch
+from ansible_collections.gpuops.inference.plugins.module_utils._drain import Timeouts, holders, release_watch
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, make_plan
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
@@ -130,8 +130,7 @@ def main() -> None:
             timeouts = Timeouts(
                 stable_for=params["stable_for"] if waits else 0.0, release=params["timeout"] if waits else 0.0
             )
-            known = {process.identity for process in snapshot.processes.values()}
-            watch = release_watch(probe, snapshot, plan, policy, timeouts, known, wait_stable=waits)
+            watch = release_watch(probe, snapshot, plan, policy, timeouts, holders(plan), wait_stable=waits)
             free = watch.wait() and not plan.missing
             snapshot = take_snapshot(probe, loaded)
             plan = make_plan(snapshot, policy)
