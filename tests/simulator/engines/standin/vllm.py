@@ -162,7 +162,8 @@ class Engine:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # Whoever is killed leaves these behind: the tracker, which would clean them up, is killed as well.
         prefix, count = DATA["shared memory"]
-        segments = [shared_memory.SharedMemory(f"{prefix}{secrets.token_hex(4)}", True, 1 << 20) for dummy in range(count)]
+        names = [f"{prefix}{secrets.token_hex(4)}" for dummy in range(count)]
+        segments = [shared_memory.SharedMemory(name, True, 1 << 20) for name in names]
         semaphores = [get_context("spawn").Semaphore() for dummy in range(2)]
         tie, self.lifeline = os.pipe()
         report, tell = os.pipe()
