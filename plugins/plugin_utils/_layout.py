@@ -280,6 +280,9 @@ def _engine_faults(name: str, engine: Mapping[str, Any], gpus: int) -> list[str]
         flags_to_argv(flags)
     except ValueError as error:
         faults.append(f"flags: {error}")
+    visible = str(engine["environment"].get("CUDA_VISIBLE_DEVICES", "")).split(",")
+    if visible != [""] and len(visible) != gpus:
+        faults.append(f"environment.CUDA_VISIBLE_DEVICES: names {len(visible)} GPUs, but gpus.count is {gpus}")
     faults += _number_faults(launch, engine, gpus)
     return faults
 

@@ -3,10 +3,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What an engine's unit asks before it starts its engine, and how it stops one.
 
-  engine_guard.py start HOST PORT    exit 75 and say why, if a process holds a GPU or the port is taken
+  engine_guard.py start HOST PORT    exit 75 and say why, if a process holds a GPU of the unit or the port is taken
   engine_guard.py stop [PID]         SIGTERM, then wait a few seconds for the process to end
 
-Standard library only, and nothing of NVIDIA's: it must answer when the driver does not.
+Standard library only, and an answer also when the driver has none: who holds a GPU is read from descriptors. The driver
+is asked only where CUDA_VISIBLE_DEVICES gives the unit a part of the GPUs, for then an engine on the others may stay; a
+holder that it does not place on other GPUs is in the way.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import re
 import select
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Optional
@@ -26,6 +29,9 @@ GPU_NODE = re.compile(r"/dev/nvidia\d+\b")
 UVM_NODE = "/dev/nvidia-uvm"
 """Open in every process with a CUDA context, and in no monitor."""
 
+SMI_SECONDS = 15.0
+"""nvidia-smi wakes GPUs without persistence one by one, 1 to 3 s each."""
+
 FIRST_TERM_SECONDS = 6.0
 """A second SIGTERM this long after the first was seen to end a vLLM that was loading."""
 
@@ -34,6 +40,9 @@ def refuse_start(host: str, port: int) -> int:
     """Print one line for each reason not to start; 0 when there is none."""
     reasons = []
     holders = [pid for pid in pids() if holds_gpu(pid)]
+    claimed = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    if holders and claimed:
+        holders = sorted(set(holders) - elsewhere(claimed))
     if holders:
         reasons.append(
             "GPUs are still held by "
@@ -47,6 +56,33 @@ def refuse_start(host: str, port: int) -> int:
     for reason in reasons:
         print(f"refused: {reason}", file=sys.stderr)
     return REFUSED if reasons else 0
+
+
+def elsewhere(claimed: list[str]) -> set[int]:
+    """Processes that have contexts, as the driver tells, and none of them on a claimed GPU (index or UUID)."""
+    gpus = rows("--query-gpu=index,uuid")
+    ours = {uuid for index, uuid in gpus if any(name == index or uuid.startswith(name) for name in claimed)}
+    if len(ours) < len(claimed):
+        # What cannot be found cannot be told apart.
+        return set()
+    contexts = [(int(pid), uuid) for pid, uuid in rows("--query-compute-apps=pid,gpu_uuid") if pid.isdigit()]
+    return {pid for pid, _uuid in contexts} - {pid for pid, uuid in contexts if uuid in ours}
+
+
+def rows(query: str) -> list[tuple[str, str]]:
+    """Pairs that nvidia-smi answers; none when it does not, or not in time."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", query, "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=SMI_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    pairs = [line.split(", ", 1) for line in done.stdout.splitlines()]
+    return [(pair[0].strip(), pair[1].strip()) for pair in pairs if len(pair) == 2]
 
 
 def pids() -> list[int]:

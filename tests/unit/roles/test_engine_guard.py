@@ -90,6 +90,43 @@ def test_a_holder_has_a_gpu_and_unified_memory_open(
     assert guard.holds_gpu(1) is holds
 
 
+GPUS = "0, GPU-aaaa\n1, GPU-bbbb\n"
+CONTEXTS = "100, GPU-aaaa\n101, GPU-bbbb\n102, GPU-aaaa\n102, GPU-bbbb\n"
+
+
+@pytest.mark.parametrize(
+    ("claimed", "contexts", "in_the_way"),
+    [
+        ("", CONTEXTS, {100, 101, 102, 103}),
+        ("0", CONTEXTS, {100, 102, 103}),
+        ("GPU-bb", CONTEXTS, {101, 102, 103}),
+        ("0,1", CONTEXTS, {100, 101, 102, 103}),
+        ("7", CONTEXTS, {100, 101, 102, 103}),
+        ("0", "exit", {100, 101, 102, 103}),
+    ],
+)
+def test_a_part_of_the_gpus(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    claimed: str,
+    contexts: str,
+    in_the_way: set[int],
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    answers = f"*query-gpu=*) printf '{GPUS!s}' ;; *) printf '{contexts!s}' ;;".replace("\n", "\\n")
+    smi.write_text(f"#!/bin/sh\ncase $1 in {answers} esac\n" if contexts != "exit" else "#!/bin/sh\nexit 9\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", claimed)
+    monkeypatch.setattr(guard, "pids", lambda: [100, 101, 102, 103, 104])
+    monkeypatch.setattr(guard, "holds_gpu", lambda pid: pid < 104)
+    monkeypatch.setattr(guard, "port_problem", lambda host, port: None)
+    assert guard.refuse_start("127.0.0.1", 1) == guard.REFUSED
+    told = capsys.readouterr().err
+    assert {pid for pid in range(100, 105) if f"{pid} (" in told} == in_the_way
+
+
 def test_descriptors_outlive_the_first_thread() -> None:
     program = (
         "import ctypes, os, threading, time\n"

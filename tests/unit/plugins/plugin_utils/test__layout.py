@@ -146,6 +146,7 @@ def test_a_secret_that_cannot_be_carried_is_refused_by_name(kimi: dict[str, Any]
         ({"engines": {"vllm": {"flags": {"a_b": 1}}}}, "write a-b"),
         ({"engines": {"vllm": {"flags": {"shutdown-timeout": 60}}}}, "needs at least 90"),
         ({"engines": {"vllm": {"environment": {"VLLM_PROCESS_NAME_PREFIX": "x"}}}}, "usual titles"),
+        ({"engines": {"vllm": {"environment": {"CUDA_VISIBLE_DEVICES": "0,1"}}}}, "names 2 GPUs, but gpus.count is 8"),
         ({"engines": {"vllm": {"user": "root"}}}, "not as root"),
         ({"engines": {"vllm": {"port": 80}}}, "1024 and 65535"),
         ({"engines": {"vllm": {"restart": "always"}}}, "value of restart must be one of"),
