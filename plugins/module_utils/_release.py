@@ -163,12 +163,10 @@ class Watch:
             free_since = {index: free_since.get(index, now) for index in free}
             after = self.clock()
             proven = {index for index, since in free_since.items() if after - since >= self.stable_for}
-            lost = any(verdict.verdict in FINAL for verdict in self.verdicts.values())
             open_questions = [
                 index
                 for index, verdict in self.verdicts.items()
-                # Once one cannot become free, how long the others stay free decides nothing.
-                if verdict.verdict not in FINAL and index not in (free if lost else proven)
+                if index not in proven and verdict.verdict not in FINAL
             ]
             if not open_questions:
                 return len(proven) == len(self.verdicts)

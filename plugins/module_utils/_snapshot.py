@@ -35,7 +35,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._probe import Pro
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, Units, cgroup_pids
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-PROBE_TIMEOUT = 60.0
+PROBE_TIMEOUT = 30.0
 """Seconds for one request to the worker: a driver without persistence takes 1 to 3 s per GPU to wake (NVIDIA's
 driver-persistence manual), and eight of them are asked."""
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"

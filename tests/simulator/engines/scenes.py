@@ -180,6 +180,16 @@ def plain_zombie(args: argparse.Namespace) -> Found:
     yield "true", children(parent)[0]
 
 
+def stuck(args: argparse.Namespace) -> Found:
+    """an orphaned worker in uninterruptible sleep: SIGKILL does not end it before a reset thaws it"""
+    subprocess.run(["python3", HERE.parent / "guest" / "frozen.py"], check=True, timeout=60)
+    pid = start(
+        "/usr/bin/python3", str(HERE / "processes" / "stuck.py"), str(args.gpu), "91000", "/run/gpusim/frozen/x"
+    )
+    until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D", "it does not hang")
+    yield f"VLLM::Worker_TP{args.gpu}", pid
+
+
 def monitors(args: argparse.Namespace) -> Found:
     """nvitop, nvtop and a loop of nvidia-smi"""
     yield "nvitop", start("/usr/bin/python3", "/usr/local/bin/nvitop")
@@ -211,8 +221,8 @@ def bystanders(args: argparse.Namespace) -> Found:
 
 SCENES = {
     function.__name__.replace("_", "-"): function
-    for function in (production, by_hand, orphans, supervisor, job, newcomer, zombie, plain_zombie, monitors, unlisted,
-                     bystanders)
+    for function in (production, by_hand, orphans, supervisor, job, newcomer, stuck, zombie, plain_zombie, monitors,
+                     unlisted, bystanders)
 }  # fmt: skip
 
 
@@ -229,7 +239,7 @@ def main() -> None:
         if function is by_hand:
             scene.add_argument("--via", choices=("shell", "nohup", "tmux"), default="nohup")
             scene.add_argument("--profiler", action="store_true")
-        if function in (job, newcomer, zombie):
+        if function in (job, newcomer, stuck, zombie):
             scene.add_argument("--gpu", type=int, default=3)
         if function is newcomer:
             scene.add_argument("--after", type=float, default=1)
