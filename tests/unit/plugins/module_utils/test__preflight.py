@@ -173,11 +173,21 @@ class Venv:
         )
         self.python.chmod(0o755)
 
+    def write(self, module: str, source: str) -> None:
+        path = self.site.joinpath(*module.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+
     def ask(
-        self, *arguments: str, models: Sequence[str] = (), timeout: float = 60.0, user: str = MYSELF
+        self,
+        *arguments: str,
+        models: Sequence[str] = (),
+        timeout: float = 60.0,
+        user: str = MYSELF,
+        name: str = "sglang",
     ) -> preflight.Installed:
         engine = {
-            "engine": "sglang", "python": str(self.python), "argv": [str(self.python)], "venv": str(self.root),
+            "engine": name, "python": str(self.python), "argv": [str(self.python)], "venv": str(self.root),
             "arguments": list(arguments), "models": models, "user": user,
         }  # fmt: skip
         return preflight.ask_engine(engine, timeout)
@@ -248,6 +258,38 @@ def test_an_engine_that_is_not_installed(venv: Venv) -> None:
     shutil.rmtree(venv.root)
     (fault,) = venv.ask().faults
     assert fault.check == "engine" and fault.message.endswith(f"install sglang into {venv.root}")
+
+
+VLLM_ARGUMENTS = """
+def make_arg_parser(parser):
+    parser.add_argument("model_tag", nargs="?")
+    parser.add_argument("--max-model-len", type=int)
+    return parser
+"""
+VLLM_PARSER = "from argparse import ArgumentParser as FlexibleArgumentParser\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parser"),
+    [
+        ("vllm.entrypoints.common.cli_args", "vllm.utils.argparse_utils"),  # 0.33
+        ("vllm.entrypoints.launchers.cli_args", "vllm.utils.argparse_utils"),  # 0.32
+        ("vllm.entrypoints.openai.cli_args", "vllm.utils.__init__"),  # before
+    ],
+)
+def test_vllm_keeps_moving_its_parser(venv: Venv, arguments: str, parser: str) -> None:
+    venv.write(arguments, VLLM_ARGUMENTS)
+    venv.write(parser, VLLM_PARSER)
+    assert venv.ask("/m", "--max-model-len", "8", name="vllm").faults == ()
+    (fault,) = venv.ask("/m", "--swap-space", "4", name="vllm").faults
+    assert "unrecognized arguments: --swap-space 4" in fault.message
+
+
+def test_a_dependency_that_is_missing_is_not_taken_for_an_older_version(venv: Venv) -> None:
+    venv.write("vllm.entrypoints.launchers.cli_args", "import a_dependency\n")
+    venv.write("vllm.entrypoints.openai.cli_args", VLLM_ARGUMENTS)
+    (fault,) = venv.ask(name="vllm").faults
+    assert "vllm in " in fault.message and "No module named 'a_dependency'" in fault.message
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
