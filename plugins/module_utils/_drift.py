@@ -52,14 +52,28 @@ def changed_arguments(unit: Unit, argv: Sequence[str], secrets: Collection[str] 
         running = running[1:]
     if not running or not configured or _match(running, configured):
         return []
-    here, there = _others(running, configured, secrets), _others(configured, running, secrets)
-    return [f"it runs with `{here}` where its unit says `{there}`"]
+    here, there = _options(running, secrets), _options(configured, secrets)
+    only_here, only_there = (
+        printable(" ".join(shown for words, shown in one if words not in [words for words, _shown in other]))
+        for one, other in ((here, there), (there, here))
+    )
+    if only_here and only_there:
+        return [f"it runs with `{only_here}` where its unit says `{only_there}`"]
+    if only_here or only_there:
+        return [
+            f"it runs with `{only_here}` more than its unit says" if only_here else f"it runs without `{only_there}`"
+        ]
+    return ["it runs with its unit's arguments in another order or number"]
 
 
-def _others(words: Sequence[str], than: Sequence[str], secrets: Collection[str]) -> str:
-    # Masked while a flag still stands before its value.
-    shown = zip(words, mask_argv(words, secrets))
-    return printable(" ".join(masked for word, masked in shown if word not in than))
+def _options(words: Sequence[str], secrets: Collection[str]) -> list[tuple[tuple[str, ...], str]]:
+    """Each option with its values, and the same to be shown: masked while the flag still stands before its value."""
+    groups: list[list[tuple[str, str]]] = [[]]
+    for word, shown in zip(words, mask_argv(words, secrets)):
+        if word.startswith("-"):
+            groups.append([])
+        groups[-1].append((word, shown))
+    return [(tuple(word for word, _shown in group), " ".join(shown for _word, shown in group)) for group in groups]
 
 
 def _match(running: Sequence[str], configured: Sequence[str]) -> bool:
