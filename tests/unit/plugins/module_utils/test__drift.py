@@ -87,4 +87,21 @@ def test_variables_that_systemd_filled_in_are_no_drift(unit: Unit) -> None:
 def test_other_arguments_are_told_without_their_secrets(unit: Unit) -> None:
     running = (*ARGV[:-1], "8001", "--api-key", "swordfish", "--profiler-config", "torch")
     (sentence,) = changed_arguments(unit, running)
-    assert sentence == ("it runs with `8001 --api-key ******** --profiler-config torch` where its unit says `8000`")
+    assert sentence == (
+        "it runs with `--port 8001 --api-key ******** --profiler-config torch` where its unit says `--port 8000`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more_here", "more_there", "sentence"),
+    [
+        (("--x", "3", "--x", "4"), ("--x", "4"), "it runs with `--x 3`, which its unit does not say"),
+        (("--x", "4"), ("--x", "3", "--x", "4"), "it runs without `--x 3`, which its unit says"),
+        (("--a", "--b"), ("--b", "--a"), "it runs with its unit's arguments in another order or number"),
+    ],
+)
+def test_what_one_side_alone_says(
+    unit: Unit, more_here: tuple[str, ...], more_there: tuple[str, ...], sentence: str
+) -> None:
+    configured = replace(unit, exec_start=(*ARGV, *more_there))
+    assert changed_arguments(configured, (*ARGV, *more_here)) == [sentence]

@@ -341,7 +341,7 @@ def test_the_running_arguments_count(world: World) -> None:
     world.run()
     world.running = f"{ARGV} --profiler-config torch"
     result = world.run()
-    assert result["drift"] == ["it runs with `--profiler-config torch` where its unit says ``"]
+    assert result["drift"] == ["it runs with `--profiler-config torch`, which its unit does not say"]
     assert result["process"]["profiling"] == ["--profiler-config"]
 
 
