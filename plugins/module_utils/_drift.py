@@ -59,10 +59,10 @@ def changed_arguments(unit: Unit, argv: Sequence[str], secrets: Collection[str] 
     )
     if only_here and only_there:
         return [f"it runs with `{only_here}` where its unit says `{only_there}`"]
-    if only_here or only_there:
-        return [
-            f"it runs with `{only_here}` more than its unit says" if only_here else f"it runs without `{only_there}`"
-        ]
+    if only_here:
+        return [f"it runs with `{only_here}`, which its unit does not say"]
+    if only_there:
+        return [f"it runs without `{only_there}`, which its unit says"]
     return ["it runs with its unit's arguments in another order or number"]
 
 
