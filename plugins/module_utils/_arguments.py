@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu
@@ -26,14 +26,6 @@ RELEASE_ARGUMENTS: dict[str, Any] = {
 
 LONGEST_LIST = 64
 """A result is read by people and kept in logs: beyond this the count says the rest."""
-
-
-def negative(params: Mapping[str, Any]) -> str:
-    """The first numeric option that is below zero, as a message; '' if none is."""
-    for name, value in params.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
-            return f"{name} is {value}; it cannot be negative"
-    return ""
 
 
 def capped(items: Sequence[Any]) -> list[Any]:
@@ -58,7 +50,7 @@ def host_facts(snapshot: Snapshot) -> dict[str, Any]:
         "driver_version": reading.driver_version,
         "nvml_version": reading.nvml_version,
         "source": reading.source,
-        "problems": list(reading.problems),
+        "problems": [*reading.problems, *([snapshot.blind] if snapshot.blind else [])],
     }
 
 

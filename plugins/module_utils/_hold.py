@@ -22,7 +22,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._holders import r
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import HOLDS, RUNTIME_UNITS
 from ansible_collections.gpuops.inference.plugins.module_utils._record import read_json, write_json
 
-UNIT_NAME = re.compile(r"^[A-Za-z0-9:_.\\@-]{1,245}\.service$")
+UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]{0,244}\.service\Z")
 """systemd.unit(5): what a unit may be called. A name that does not fit cannot leave the directories below."""
 
 DROP_IN_NAME = "90-gpuops-hold.conf"

@@ -406,11 +406,8 @@ def _where(item: Judged) -> str:
 def _blind_spots(snapshot: Snapshot, policy: Policy) -> list[str]:
     reading = snapshot.reading
     refusals = []
-    if snapshot.unreadable:
-        pids = ", ".join(str(pid) for pid in sorted(snapshot.unreadable)[:5])
-        refusals.append(
-            f"descriptors of {len(snapshot.unreadable)} processes cannot be read (pid {pids}): run with `become: true`"
-        )
+    if snapshot.blind:
+        refusals.append(snapshot.blind)
     if not reading.usable and not policy.force:
         refusals.append("release could never be proven: " + "; ".join(reading.problems))
     if snapshot.mps:

@@ -101,12 +101,6 @@ def systemd_version() -> Optional[int]:
     return int(found[1]) if found else 0
 
 
-def rights_faults(uid: int) -> Iterator[str]:
-    """Only root sees every process's descriptors."""
-    if uid != 0:
-        yield "only root sees who holds the GPUs; run with `become: true`"
-
-
 def room_faults(layout: Mapping[str, Any], engine: Mapping[str, Any]) -> Iterator[str]:
     """Memory of the machine, and room where something will be written."""
     wanted = layout["host"]

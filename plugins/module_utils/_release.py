@@ -76,8 +76,8 @@ def verdict_of(
     if gpu.error:
         lost = gpu.error in LOST_ERRORS
         return Verdict(GPU_LOST if lost else CANNOT_TELL, f"NVML answers {gpu.error}: reset the GPU or reboot")
-    if snapshot.unreadable:
-        return Verdict(CANNOT_TELL, f"descriptors of {len(snapshot.unreadable)} processes cannot be read")
+    if snapshot.blind:
+        return Verdict(CANNOT_TELL, snapshot.blind)
     judged = list(judged)
     holders = [item for item in judged if item.cls in (TARGET, ORPHAN, FOREIGN, PROTECTED) and gpu.index in item.held]
     if holders:

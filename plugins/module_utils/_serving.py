@@ -40,6 +40,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._masking import (
     mask_text,
     printable,
 )
+from ansible_collections.gpuops.inference.plugins.module_utils._options import service_name
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import STARTS
 from ansible_collections.gpuops.inference.plugins.module_utils._ports import Listener, listeners
 from ansible_collections.gpuops.inference.plugins.module_utils._ready import Ask, Asking, Look, asker, look
@@ -148,7 +149,7 @@ class Service:
     def __init__(self, host: Host, order: Order) -> None:
         self._host = host
         self._order = order
-        self._name = order.name if order.name.endswith(".service") else f"{order.name}.service"
+        self._name = service_name(order.name)
         self._began = host.clock()
         self._stale = False
         self._key: Optional[str] = None

@@ -93,6 +93,14 @@ class Snapshot:
     node_count: int = 0
     mps: bool = False
 
+    @property
+    def blind(self) -> str:
+        """What could not be seen of processes, and what to do; '' if everything was."""
+        if not self.unreadable:
+            return ""
+        pids = ", ".join(str(pid) for pid in sorted(self.unreadable)[:5])
+        return f"descriptors of {len(self.unreadable)} processes cannot be read (pid {pids}): run with `become: true`"
+
 
 def take_snapshot(
     probe: Probe, loaded: Mapping[str, Unit], named_units: Collection[str] = (), timeout: float = PROBE_TIMEOUT

@@ -231,12 +231,16 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.inference.plugins.module_utils._arguments import (
     GPU_ARGUMENTS,
     RELEASE_ARGUMENTS,
-    negative,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain, NotQuietError, Timeouts
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError, Holds
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.inference.plugins.module_utils._options import (
+    option_faults,
+    rights_faults,
+    service_name,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import LOCK, RECORDS
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
@@ -276,12 +280,12 @@ ARGUMENTS: dict[str, Any] = {
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     params = module.params
-    if complaint := negative(params):
-        module.fail_json(msg=complaint)
+    if faults := [*option_faults(params), *rights_faults()]:
+        module.fail_json(msg="; ".join(faults))
     policy = Policy(
         gpus=tuple(params["gpus"]),
         gpu_count=params["gpu_count"] or 0,
-        units=tuple(params["units"]),
+        units=tuple(map(service_name, params["units"])),
         engines=tuple(params["engines"]),
         end_foreign=params["foreign"] == "end",
         protect=tuple(params["protect"]),

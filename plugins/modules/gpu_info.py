@@ -167,6 +167,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import Holds
+from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, make_plan
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
@@ -176,6 +177,8 @@ from ansible_collections.gpuops.inference.plugins.module_utils._units import Uni
 
 def main() -> None:
     module = AnsibleModule(argument_spec=GPU_ARGUMENTS, supports_check_mode=True)
+    if faults := list(option_faults(module.params)):
+        module.fail_json(msg="; ".join(faults))
     policy = Policy(
         gpus=tuple(module.params["gpus"]),
         gpu_count=module.params["gpu_count"] or 0,

@@ -94,11 +94,11 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
     RELEASE_ARGUMENTS,
     gpu_rows,
     host_facts,
-    negative,
     process_rows,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._drain import Timeouts, holders, release_watch
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
+from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, make_plan
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import load_units, take_snapshot
@@ -112,8 +112,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    if complaint := negative(params):
-        module.fail_json(msg=complaint)
+    if faults := list(option_faults(params)):
+        module.fail_json(msg="; ".join(faults))
     policy = Policy(
         gpus=tuple(params["gpus"]),
         gpu_count=params["gpu_count"] or 0,

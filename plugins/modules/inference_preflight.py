@@ -75,12 +75,12 @@ driver_version:
   type: str
 """
 
-import os
 from collections.abc import Iterable
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading
+from ansible_collections.gpuops.inference.plugins.module_utils._options import rights_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._preflight import (
     Problem,
     ask_engine,
@@ -91,7 +91,6 @@ from ansible_collections.gpuops.inference.plugins.module_utils._preflight import
     platform_faults,
     port_faults,
     problems,
-    rights_faults,
     rollback_faults,
     room_faults,
     story,
@@ -139,7 +138,7 @@ def examine(layout: dict, engine: dict, params: dict) -> dict:
 
     systemd, cgroups = systemd_version(), cgroup_version()
     check("platform", platform_faults(systemd, cgroups))
-    check("rights", rights_faults(os.geteuid()))
+    check("rights", rights_faults())
     check("room", room_faults(layout, engine))
     check("model", model_check(engine))
     installed = ask_engine(engine, params["engine_timeout"])

@@ -230,6 +230,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpuops.inference.plugins.module_utils._background import in_background
+from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults, rights_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import PROGRESS
 from ansible_collections.gpuops.inference.plugins.module_utils._serving import Host, Order, Service
 
@@ -255,11 +256,8 @@ ARGUMENTS: dict[str, Any] = {
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
-    for name in ("ready_timeout", "stall_timeout", "stop_timeout", "log_lines"):
-        if (module.params[name] or 0) < 0:
-            module.fail_json(msg=f"{name} is {module.params[name]}; it cannot be negative")
-    if os.geteuid():
-        module.fail_json(msg="units are started and stopped by root alone; use become")
+    if faults := [*option_faults(module.params), *rights_faults()]:
+        module.fail_json(msg="; ".join(faults))
     order = Order(**module.params, check_mode=module.check_mode)
     # Set by the action plugin, which then reads the progress.
     name = os.environ.get("GPUOPS_PROGRESS", "")

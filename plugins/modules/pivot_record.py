@@ -237,6 +237,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError
+from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults, rights_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._pivot import PHASES, STATES, PivotRecord
 from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
 from ansible_collections.gpuops.inference.plugins.module_utils._transaction import TransactionError
@@ -275,6 +276,8 @@ def main() -> None:
         required_if=[("state", "begin", ["target"]), ("state", "phase", ["phase"])],
         supports_check_mode=True,
     )
+    if faults := [*option_faults(module.params), *rights_faults()]:
+        module.fail_json(msg="; ".join(faults))
     try:
         result = run_module(module)
     except (TransactionError, RecordError, UnitsError, HoldError) as error:

@@ -68,11 +68,6 @@ def test_platform(systemd: int | None, cgroups: str, kernel: str, python: tuple[
     assert len(faults) == len(found) and all(fault.startswith(begin) for fault, begin in zip(faults, found))
 
 
-def test_rights() -> None:
-    assert list(preflight.rights_faults(0)) == []
-    assert "become: true" in next(preflight.rights_faults(1000))
-
-
 def test_room(layout: dict[str, Any]) -> None:
     engine = layout["engines"]["vllm"]
     assert list(preflight.room_faults(layout, engine)) == []
