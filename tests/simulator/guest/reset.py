@@ -11,6 +11,7 @@ MINORS: the minor number of each GPU in index order, as in 0,1,2. ENGINE: its pr
 from __future__ import annotations
 
 import json
+import contextlib
 import os
 import platform
 import shutil
@@ -71,9 +72,9 @@ def end_units() -> None:
     # First the jobs, so that nothing is restarted; then the processes, so that no job waits for a stubborn one.
     systemctl("stop", "--no-block", *units)
     for group in filter(None, units.values()):
-        kill = Path(f"/sys/fs/cgroup{group}/cgroup.kill")
-        if kill.exists():
-            kill.write_text("1")
+        # Empty and gone at any moment, ENODEV while it goes.
+        with contextlib.suppress(OSError):
+            Path(f"/sys/fs/cgroup{group}/cgroup.kill").write_text("1")
     systemctl("stop", *units)
 
 
