@@ -10,8 +10,8 @@ MINORS: the minor number of each GPU in index order, as in 0,1,2. ENGINE: its pr
 
 from __future__ import annotations
 
-import json
 import contextlib
+import json
 import os
 import platform
 import shutil
