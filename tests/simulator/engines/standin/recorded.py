@@ -396,6 +396,6 @@ SGLANG: dict[str, Any] = {
         "drain poll": 5.0,
         "health": 1.0,  # one token, asked for once a second: not played faster
     },
-    "shared memory": ("sglang_loads_", 1),
+    "shared memory": "sglang_loads_",  # stays in /dev/shm, whichever way it ends
     "owner": "sglang",
 }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import signal
 import time
 from functools import partial
@@ -59,10 +58,8 @@ class Engine:
         self.clock.until("children")
         resource_tracker.ensure_running()
         # Not cleaned up by anybody, whichever way it ends.
-        prefix, count = DATA["shared memory"]
-        for dummy in range(count):
-            with open(f"/dev/shm/{prefix}{secrets.token_hex(4)}.shm", "w") as segment:
-                os.truncate(segment.fileno(), 1 << 16)
+        with open(f"/dev/shm/{DATA['shared memory']}{os.getpid():08x}.shm", "w") as segment:
+            os.truncate(segment.fileno(), 1 << 16)
         self.launcher = os.getpid()
         report, tell = os.pipe()
         # SIGTERM keeps its default action until the server runs: a launcher that loads just dies.
