@@ -9,13 +9,14 @@ from __future__ import annotations
 import glob
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._backup import forget, keep, look, put_back
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import select_gpus
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import DROP_IN_NAME
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
@@ -65,17 +66,31 @@ Result = dict[str, Any]
 # --- what is so now ------------------------------------------------------------------------------------------------
 
 
-def observe(units: Units, named: Sequence[str]) -> Scene:
+def observe(units: Units, named: Sequence[str], gpus: Sequence[str] = ("all",)) -> Scene:
     """Look at the engine units (the named ones, and any other that runs or is enabled) and at engines without a unit.
 
-    Raises TransactionError for a named unit that runs something else, UnitsError, RecordError.
+    With only some GPUs selected, other engines matter that use one of them: their neighbours are none of our business.
+    Raises TransactionError for a named unit that runs something else, UnitsError, RecordError, GpuSelectionError.
     """
     with Probe() as probe:
         snapshot = take_snapshot(probe, load_units(units, named), named)
+    return make_scene(units, snapshot, named, gpus)
+
+
+def make_scene(units: Units, snapshot: Snapshot, named: Sequence[str], gpus: Sequence[str]) -> Scene:
+    """What a snapshot means for a pivot on these GPUs."""
+    users = None
+    if any(name.lower() != "all" for name in gpus):
+        selected = {gpu.index for gpu in select_gpus(snapshot.reading, gpus)}
+        users = {pid for pid, seen in snapshot.seen.items() if selected & ({*seen.used} | (seen.claims or set()))}
     found = {}
     for name, engine_unit in snapshot.units.items():
         unit = engine_unit.unit
-        if name in named or _active(unit) or unit.unit_file_state == "enabled":
+        if users is None:
+            matters = _active(unit) or unit.unit_file_state == "enabled"
+        else:
+            matters = not users.isdisjoint(engine_unit.pids)
+        if name in named or matters:
             found[name] = _state(units, unit, engine_unit.engine, snapshot)
     absent = units.show([name for name in named if name not in found])
     for name, unit in absent.items():
@@ -84,7 +99,7 @@ def observe(units: Units, named: Sequence[str]) -> Scene:
         found[name] = UnitState(
             name, exists=unit.exists, unit_file_state=unit.unit_file_state, files=look(_paths(unit))
         )
-    return Scene(found, _loose(snapshot))
+    return Scene(found, _loose(snapshot, users))
 
 
 def _active(unit: Unit) -> bool:
@@ -129,8 +144,15 @@ def active_dependents(units: Units, unit: Unit) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _loose(snapshot: Snapshot) -> tuple[Loose, ...]:
+def _loose(snapshot: Snapshot, users: Optional[Collection[int]]) -> tuple[Loose, ...]:
     members = {pid for engine_unit in snapshot.units.values() for pid in engine_unit.pids}
+    alive = {
+        pid: seen
+        for pid, seen in sorted(snapshot.seen.items())
+        if seen.recognition is not None and pid not in members and not seen.process.dead
+    }
+    # A server uses no GPU itself. It shares its session with the workers that do.
+    sessions = {seen.process.session for pid, seen in alive.items() if users is None or pid in users}
     return tuple(
         Loose(
             pid,
@@ -139,8 +161,8 @@ def _loose(snapshot: Snapshot) -> tuple[Loose, ...]:
             str(seen.owner),
             mask_command(seen.argv),
         )
-        for pid, seen in sorted(snapshot.seen.items())
-        if seen.recognition is not None and pid not in members and not seen.process.dead
+        for pid, seen in alive.items()
+        if seen.recognition is not None and seen.process.session in sessions
     )
 
 
@@ -156,10 +178,12 @@ class PivotRecord:
         named: Sequence[str],
         lock_timeout: float,
         check: bool,
-        observer: Callable[[Units, Sequence[str]], Scene] = observe,
+        gpus: Sequence[str] = ("all",),
+        observer: Callable[[Units, Sequence[str], Sequence[str]], Scene] = observe,
     ) -> None:
         self._units = units
         self._named = list(named)
+        self._gpus = list(gpus)
         self._observer = observer
         self._lock_timeout = lock_timeout
         self._check = check
@@ -313,7 +337,7 @@ class PivotRecord:
     # --- parts ---
 
     def _observe(self, names: Sequence[str]) -> Scene:
-        return self._observer(self._units, list(dict.fromkeys(names)))
+        return self._observer(self._units, list(dict.fromkeys(names)), self._gpus)
 
     def _lock(self) -> AbstractContextManager[object]:
         return nullcontext() if self._check else Lock(LOCK, self._lock_timeout, who="pivot")

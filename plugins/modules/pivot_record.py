@@ -49,6 +49,13 @@ options:
     type: list
     elements: str
     default: []
+  gpus:
+    description:
+      - The GPUs this is about, by NVML index or UUID. Unless these are V(all), other engines matter only if they use
+        one of them, and a neighbour on other GPUs keeps its unit and its enablement.
+    type: list
+    elements: str
+    default: [all]
   target:
     description:
       - The unit to pivot to.
@@ -236,6 +243,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError
 from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults, rights_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._pivot import PHASES, STATES, PivotRecord
@@ -246,7 +254,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._units import Uni
 
 def run_module(module: AnsibleModule) -> dict[str, Any]:
     params = module.params
-    pivot = PivotRecord(Units(), params["units"], params["lock_timeout"], module.check_mode)
+    pivot = PivotRecord(Units(), params["units"], params["lock_timeout"], module.check_mode, params["gpus"])
     if params["state"] == "begin":
         return pivot.begin(params["target"], params["allow_no_rollback"])
     if params["state"] == "phase":
@@ -263,6 +271,7 @@ def main() -> None:
         argument_spec={
             "state": {"type": "str", "choices": list(STATES), "default": "show"},
             "units": {"type": "list", "elements": "str", "default": []},
+            "gpus": {"type": "list", "elements": "str", "default": ["all"]},
             "target": {"type": "str"},
             "production_unit": {"type": "str", "default": ""},
             "allow_no_rollback": {"type": "bool", "default": False},
@@ -280,7 +289,7 @@ def main() -> None:
         module.fail_json(msg="; ".join(faults))
     try:
         result = run_module(module)
-    except (TransactionError, RecordError, UnitsError, HoldError) as error:
+    except (TransactionError, GpuSelectionError, RecordError, UnitsError, HoldError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,11 @@ import pytest
 
 from ansible_collections.gpuops.inference.plugins.module_utils import _pivot
 from ansible_collections.gpuops.inference.plugins.module_utils._backup import look
-from ansible_collections.gpuops.inference.plugins.module_utils._pivot import PivotRecord, active_dependents
+from ansible_collections.gpuops.inference.plugins.module_utils._pivot import (
+    PivotRecord,
+    active_dependents,
+    make_scene,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._record import Lock, LockedError, read_json
 from ansible_collections.gpuops.inference.plugins.module_utils._transaction import (
     Loose,
@@ -22,6 +27,10 @@ from ansible_collections.gpuops.inference.plugins.module_utils._transaction impo
     UnitState,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Completed, Units
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import hosts as simulated
 
 
 class Host:
@@ -66,7 +75,7 @@ class Host:
             f"RequiredBy={' '.join(self.requires.get(name, []))}\n"
         )
 
-    def scene(self, _units: Units, named: Sequence[str]) -> Scene:
+    def scene(self, _units: Units, named: Sequence[str], _gpus: Sequence[str]) -> Scene:
         found = {}
         for name in named:
             exists = self.path(name).exists()
@@ -302,3 +311,42 @@ def test_dependents_are_followed_and_circles_end(host: Host) -> None:
     units = Units(runner=host.systemctl)
     unit = replace(units.show(["a.service"])["a.service"], name="a.service")
     assert active_dependents(units, unit) == ("b.service", "c.service")
+
+
+# --- what a snapshot means ---
+
+
+def no_units(argv: Sequence[str], _timeout: float) -> Completed:
+    return Completed(0, "\n".join(f"Id={word}\nLoadState=not-found\n" for word in argv if word.endswith("service")), "")
+
+
+def scene(seen: simulated.Host, named: Sequence[str] = (), gpus: Sequence[str] = ("all",)) -> Scene:
+    return make_scene(Units(runner=no_units), seen.snapshot(), named, gpus)
+
+
+def test_a_unit_its_arguments_and_a_unit_that_is_not_there() -> None:
+    found = scene(simulated.Host().vllm(), ["vllm.service", "sglang.service"])
+    assert found.active == found.enabled == {"vllm.service"}
+    assert found.units["vllm.service"].engine == "vllm"
+    assert found.loose == ()
+    absent = found.units["sglang.service"]
+    assert (absent.exists, set(absent.files.values())) == (False, {None})
+    assert len(absent.files) == 3, "what a deployment would put there has to go again"
+
+
+def test_an_engine_in_a_shell_is_loose() -> None:
+    found = scene(simulated.Host().vllm(name=""))
+    assert [loose.pid for loose in found.servers] == [100]
+    assert len(found.loose) == 10
+    assert "ssh.service" in str(found.servers[0])
+
+
+def test_neighbours_on_other_gpus_are_none_of_our_business() -> None:
+    low, high = frozenset(range(4)), frozenset(range(4, 8))
+    host = simulated.Host().vllm(100, low, "embed.service").vllm(200, high, "chat.service").vllm(300, low, "")
+    assert set(scene(host).units) == {"embed.service", "chat.service"}
+    found = scene(host, gpus=["4", "5", "6", "7"])
+    assert set(found.units) == {"chat.service"}
+    assert found.loose == ()
+    assert set(scene(host, ["embed.service"], ["7"]).units) == {"embed.service", "chat.service"}
+    assert [loose.pid for loose in scene(host, gpus=["0"]).servers] == [300]
