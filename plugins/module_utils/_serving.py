@@ -201,7 +201,7 @@ class Service:
             # In check mode the role that deploys the unit has not done it either.
             if order.check_mode and order.state != "stopped":
                 return self._would("start", "ready", "once its unit is there")
-            raise ServiceError("there is no such unit on this host")
+            raise ServiceError("there is no such unit on this host; `systemctl list-units --all` shows what there is")
         if unit.load_state not in ("loaded", "not-found"):
             raise ServiceError(f"systemd cannot use the unit: it is {unit.load_state}")
         self._stale = unit.need_daemon_reload
@@ -285,7 +285,7 @@ class Service:
         engine = self._order.engine or (recognised.engine if recognised else "")
         if not engine:
             raise ServiceError(
-                f"this is no engine's unit, it runs `{mask_command(unit.exec_start)}`; if it is one, say which engine"
+                f"this is no engine's unit, it runs `{mask_command(unit.exec_start)}`; if it is one, name its engine (`engine: vllm`)"
             )
         try:
             variables = read_environment(unit.environment_files)

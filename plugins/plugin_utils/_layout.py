@@ -337,6 +337,9 @@ def _secret_faults(name: str, secrets: Mapping[str, Any]) -> list[str]:
     for variable, value in secrets.items():
         if not isinstance(value, str):
             faults.append(f"layout_secrets.{name}.{variable}: must be a string")
+        elif "\n" in value:
+            # systemd would carry it. But no HTTP header can, so the engine would start and refuse every request.
+            faults.append(f"layout_secrets.{name}.{variable}: has a line break; one read from a file wants `| trim`")
         else:
             faults += _fault_of(f"layout_secrets.{name}: ", environment_file, {str(variable): value})
     return faults

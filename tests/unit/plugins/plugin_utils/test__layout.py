@@ -118,7 +118,7 @@ def test_of_a_secret_only_the_name_is_kept(kimi: dict[str, Any]) -> None:
     assert "hunter2" not in json.dumps(layout)
 
 
-@pytest.mark.parametrize("value", ["hunter2\r", "hunter2\0", 8])
+@pytest.mark.parametrize("value", ["hunter2\r", "hunter2\0", "hunter2\n", 8])
 def test_a_secret_that_cannot_be_carried_is_refused_by_name(kimi: dict[str, Any], value: Any) -> None:
     (fault,) = faults(kimi, {}, secrets={"vllm": {"VLLM_API_KEY": value}})
     assert "VLLM_API_KEY" in fault and "hunter2" not in fault
