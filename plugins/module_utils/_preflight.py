@@ -32,6 +32,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._drift import cha
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading, excerpt
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
+from ansible_collections.gpuops.inference.plugins.module_utils._paths import CONFIG, STATE
 from ansible_collections.gpuops.inference.plugins.module_utils._ports import listeners
 from ansible_collections.gpuops.inference.plugins.module_utils._safetensors import model_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import EngineUnit, Snapshot
@@ -99,6 +100,13 @@ def systemd_version() -> Optional[int]:
         return None
     found = re.match(r"systemd (\d+)", run_command(["systemctl", "--version"], 20.0).out)
     return int(found[1]) if found else 0
+
+
+def prepared_faults(needed: Sequence[Path] = (CONFIG, STATE)) -> Iterator[str]:
+    """What the role gpu_host makes, and a deployment writes into."""
+    missing = [str(path) for path in needed if not path.is_dir()]
+    if missing:
+        yield f"{' and '.join(missing)} missing: prepare the host first, with gpu_host.yml"
 
 
 def room_faults(layout: Mapping[str, Any], engine: Mapping[str, Any]) -> Iterator[str]:

@@ -10,8 +10,11 @@ import http.client
 import json
 import os
 import queue
+import socket
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -56,22 +59,52 @@ def asker(host: str, port: int, key: Optional[str]) -> Ask:
     def ask(question: Question) -> Answer:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         connection = http.client.HTTPConnection(host, port, timeout=question.timeout)
+        deadline = time.monotonic() + question.timeout
         try:
-            if question.body is None:
-                connection.request("GET", question.path, headers=headers)
-            else:
-                headers["Content-Type"] = "application/json"
-                connection.request("POST", question.path, json.dumps(question.body), headers)
-            response = connection.getresponse()
-            return Answer(response.status, response.read(_LONGEST_ANSWER).decode("utf-8", "replace"))
+            connection.connect()
+            # The socket's own timeout is for each piece of an answer: a byte now and then would never end.
+            with _hung_up_at(deadline, connection.sock):
+                return _exchange(connection, question, headers)
         except ConnectionRefusedError:
             raise NoAnswer("nobody listens on its port yet") from None
+        except ValueError:
+            # The error's own text would show the key.
+            raise NoAnswer("its key cannot be sent in an HTTP header") from None
         except (OSError, http.client.HTTPException) as error:
             raise NoAnswer(str(error) or type(error).__name__) from error
         finally:
             connection.close()
 
     return ask
+
+
+@contextmanager
+def _hung_up_at(deadline: float, line: socket.socket) -> Iterator[None]:
+    """End the conversation at the deadline (time.monotonic); raises NoAnswer if that cut it short."""
+    watchdog = threading.Timer(deadline - time.monotonic(), _hang_up, [line])
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+        if time.monotonic() >= deadline:
+            raise NoAnswer("timed out")
+
+
+def _hang_up(line: socket.socket) -> None:
+    # Closed already: then there is nothing to end.
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)
+
+
+def _exchange(connection: http.client.HTTPConnection, question: Question, headers: dict[str, str]) -> Answer:
+    if question.body is None:
+        connection.request("GET", question.path, headers=headers)
+    else:
+        headers["Content-Type"] = "application/json"
+        connection.request("POST", question.path, json.dumps(question.body), headers)
+    response = connection.getresponse()
+    return Answer(response.status, response.read(_LONGEST_ANSWER).decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True)

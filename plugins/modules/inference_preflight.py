@@ -90,6 +90,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._preflight import
     nvml_faults,
     platform_faults,
     port_faults,
+    prepared_faults,
     problems,
     rollback_faults,
     room_faults,
@@ -139,6 +140,7 @@ def examine(layout: dict, engine: dict, params: dict) -> dict:
     systemd, cgroups = systemd_version(), cgroup_version()
     check("platform", platform_faults(systemd, cgroups))
     check("rights", rights_faults())
+    check("prepared", prepared_faults())
     check("room", room_faults(layout, engine))
     check("model", model_check(engine))
     installed = ask_engine(engine, params["engine_timeout"])

@@ -68,6 +68,13 @@ def test_platform(systemd: int | None, cgroups: str, kernel: str, python: tuple[
     assert len(faults) == len(found) and all(fault.startswith(begin) for fault, begin in zip(faults, found))
 
 
+def test_a_host_that_was_never_prepared_is_sent_to_the_playbook_that_does(tmp_path: Path) -> None:
+    assert list(preflight.prepared_faults((tmp_path, tmp_path))) == []
+    (fault,) = preflight.prepared_faults((tmp_path, tmp_path / "etc", tmp_path / "var"))
+    assert "gpu_host.yml" in fault
+    assert f"{tmp_path}/etc and {tmp_path}/var missing" in fault
+
+
 def test_room(layout: dict[str, Any]) -> None:
     engine = layout["engines"]["vllm"]
     assert list(preflight.room_faults(layout, engine)) == []

@@ -120,6 +120,13 @@ def port() -> Iterator[int]:
         thread.join()
 
 
+@pytest.mark.parametrize("key", ["sword\nfish", "sword\u2026fish"])
+def test_a_key_that_no_header_can_carry_is_said_without_showing_it(port: int, key: str) -> None:
+    with pytest.raises(NoAnswer, match="cannot be sent") as caught:
+        asker("127.0.0.1", port, key)(Question("/health", 5))
+    assert "fish" not in str(caught.value)
+
+
 def test_the_key_goes_into_the_header_only_if_there_is_one(port: int) -> None:
     with_key = asker("127.0.0.1", port, "swordfish")(Question("/health", 5))
     assert json.loads(with_key.text) == {"key": "Bearer swordfish", "path": "/health"}
