@@ -285,7 +285,8 @@ class Service:
         engine = self._order.engine or (recognised.engine if recognised else "")
         if not engine:
             raise ServiceError(
-                f"this is no engine's unit, it runs `{mask_command(unit.exec_start)}`; if it is one, name its engine (`engine: vllm`)"
+                f"this is no engine's unit, it runs `{mask_command(unit.exec_start)}`; if it is one, name its engine "
+                "(`engine: vllm`)"
             )
         try:
             variables = read_environment(unit.environment_files)
