@@ -98,7 +98,7 @@ class Story:
 
     @property
     def changed(self) -> bool:
-        return bool(self.stopped_units or self.ended or set(self.held_units) - set(self.lifted_units))
+        return bool(self.stopped_units or self.ended or set(self.held_units) ^ set(self.lifted_units))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[list[str]]:
@@ -172,11 +172,16 @@ class Drain:
         for number in (signal.SIGHUP, signal.SIGPIPE):
             # A cut connection must not stop a host half-way; what is left of the stage has its own deadline.
             signal.signal(number, signal.SIG_IGN)
+        lift = not keep_hold
         try:
             self._act(plan, keep_hold)
+        except NotQuietError:
+            # It serves on, and must be started again if it crashes.
+            lift = True
+            raise
         finally:
-            if not keep_hold:
-                self._lift()
+            if lift:
+                self._lift(plan)
             self.last_judged = judge(self._look(), self.policy)
 
     def _act(self, plan: Plan, keep_hold: bool) -> None:
@@ -214,24 +219,27 @@ class Drain:
                 self.units.daemon_reload()
             actions.extend(f"hold {unit}" for unit in placed)
 
-    def _lift(self) -> None:
-        """Lift what this call placed; a hold that stood before is its owner's."""
-        if self.story.held_units:
+    def _lift(self, plan: Plan) -> None:
+        """Lift what this call placed, and what a killed drain left; a hold that stands is its owner's."""
+        over = dict.fromkeys([*self.story.held_units, *self.holds.left_over(plan.hold)])
+        if over:
             with self.story.stage("lift") as actions:
-                self.story.lifted_units = self.holds.lift(self.story.held_units)
+                self.story.lifted_units = self.holds.lift(over)
                 self.units.daemon_reload()
                 actions.extend(f"lift the hold of {unit}" for unit in self.story.lifted_units)
 
     def _quiesce(self, plan: Plan) -> None:
         """Wait until the engines that came up have nothing to do. Raises NotQuietError, with nothing stopped yet."""
-        servers = {
-            name: serving(self.snapshot.units[name].engine, self.snapshot.units[name].unit.exec_start)
-            for name in plan.stop
-        }
+        servers: dict[str, Serving] = {}
         for item in plan.judged:
             recognition = item.seen.recognition
-            if item.action == "end" and recognition is not None and recognition.role == "main":
-                servers.setdefault(f"{recognition.engine} of {item.group}", serving(recognition.engine, item.seen.argv))
+            if item.action != "leave" and recognition is not None and recognition.role == "main":
+                # What it was really started with: a unit may run a script, or have the port in a variable.
+                name = item.unit if item.unit in plan.stop else f"{recognition.engine} of {item.group}"
+                servers.setdefault(name, serving(recognition.engine, item.seen.argv))
+        for name in plan.stop:
+            engine_unit = self.snapshot.units[name]
+            servers.setdefault(name, serving(engine_unit.engine, engine_unit.unit.exec_start))
         up = {name: where for name, where in servers.items() if _listens(where)}
         self.came_up = frozenset(up)
         if not up or not self.timeouts.quiesce:
@@ -268,6 +276,8 @@ class Drain:
                 if now - asked >= (EMPTY_POLL if emptied else STATE_POLL):
                     asked = now
                     for name, unit in self.units.show(list(waiting)).items():
+                        # It may have had no cgroup yet, waiting for its automatic restart.
+                        waiting[name] = unit if unit.control_group else waiting[name]
                         if not is_up(unit) and not unit.job:
                             del waiting[name]
                             self._stopped(name, now - began, name in killed, actions)
@@ -394,5 +404,6 @@ def _listens(where: Serving) -> bool:
     try:
         with socket.create_connection((where.host, where.port), timeout=CONNECT):
             return True
-    except OSError:
+    except (OSError, UnicodeError):
+        # The second is Python's answer to a host that can be no name.
         return False

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -54,7 +55,10 @@ def pin(process: Process) -> Optional[Pinned]:
     """Take hold of exactly this process; None if it is gone, also where a stranger has its pid now."""
     try:
         descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
+    except OSError as error:
+        # EINVAL (ENOENT on newer kernels): the number lives on as a session's, or as a thread's.
+        if error.errno not in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
+            raise
         return None
     now = read_process(process.pid)
     if now is None or now.identity != process.identity:

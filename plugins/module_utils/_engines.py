@@ -119,6 +119,8 @@ class Engine:
     """`python -m MODULE` starts the server."""
     console_script: str
     """`SCRIPT serve` starts the server."""
+    command_module: str
+    """So does `python -m MODULE serve`; its other commands are clients."""
     model_flags: tuple[str, ...]
     default_port: int
     profiler_flags: tuple[str, ...]
@@ -145,7 +147,8 @@ ENGINES: dict[str, Engine] = {
         # suffixes in the order DP, PP, PCP, TP, DCP, EP. APIServer appears with several API servers.
         title=re.compile(r"^VLLM::(EngineCore|Worker|APIServer|DPCoordinator)(_[A-Z]*\d+)*$"),
         comm=re.compile(r"^VLLM::(EngineCor|Worker|APIServer|DPCoordina)"),
-        modules=("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main"),
+        modules=("vllm.entrypoints.openai.api_server",),
+        command_module="vllm.entrypoints.cli.main",
         console_script="vllm",
         model_flags=("--model",),
         default_port=8000,
@@ -195,6 +198,7 @@ ENGINES: dict[str, Engine] = {
         ),
         comm=re.compile(r"^sglang::"),
         modules=("sglang.launch_server",),
+        command_module="sglang.cli.main",
         console_script="sglang",
         model_flags=("--model-path", "--model"),
         default_port=30000,
@@ -268,6 +272,8 @@ def recognise_command(argv: Sequence[str]) -> Optional[Recognition]:
             for engine in ENGINES.values():
                 if words[1:2] and words[1] in engine.modules:
                     return Recognition(engine.name, "main")
+                if words[1:3] == [engine.command_module, "serve"]:
+                    return Recognition(engine.name, "main")
             return None
     if len(words) >= 2 and words[1] == "serve":
         for engine in ENGINES.values():
@@ -333,7 +339,7 @@ def serving(engine_name: str, argv: Sequence[str]) -> Serving:
     return Serving(
         engine=engine_name,
         host="127.0.0.1" if host in ("0.0.0.0", "::", "") else host,
-        port=int(port) if port.isdigit() else engine.default_port,
+        port=int(port) if re.fullmatch("[0-9]{1,5}", port) else engine.default_port,
         served_model=argument(argv, "--served-model-name") or model,
         model=model,
         profiling=tuple(word for word in argv if word.split("=")[0].split(".")[0] in engine.profiler_flags),

@@ -20,7 +20,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._holders import read_process
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import HOLDS, RUNTIME_UNITS
-from ansible_collections.gpuops.inference.plugins.module_utils._record import read_json, write_json
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, read_json, write_json
 
 UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]{0,244}\.service\Z")
 """systemd.unit(5): what a unit may be called. A name that does not fit cannot leave the directories below."""
@@ -71,8 +71,17 @@ class Holds:
     def read(self, unit: str) -> Optional[Hold]:
         """The standing hold of a unit; one that is over is none. Raises RecordError if its file is broken."""
         data = read_json(self.directory / _checked(unit))
-        hold = Hold(**data) if data is not None else None
+        try:
+            hold = Hold(**data) if data is not None else None
+        except TypeError as error:
+            raise RecordError(
+                f"{self.directory / unit} is no hold of this release ({error}); look at it, then remove it"
+            ) from error
         return None if hold is None or hold.over(time.time()) else hold
+
+    def left_over(self, units: Iterable[str]) -> list[str]:
+        """Those of the units that are still refused though their hold is over: its drain was killed, or time is up."""
+        return [unit for unit in units if self._drop_in(unit).exists() and self.read(unit) is None]
 
     def all(self) -> list[Hold]:
         names = sorted(path.name for path in self.directory.glob("*.service")) if self.directory.is_dir() else []

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
+from ansible_collections.gpuops.inference.plugins.module_utils._masking import printable
+
 PROC = Path("/proc")
 DEV = Path("/dev")
 GPU_NODE = re.compile(r"^nvidia(\d+)$")
@@ -81,9 +83,11 @@ def read_process(pid: int, proc: Path = PROC) -> Optional[Process]:
         with open(f"{base}/stat", "rb") as stream:
             parsed = parse_stat(stream.read().decode("utf-8", "replace"))
         uid = os.stat(base).st_uid
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        # Not permitted: /proc is mounted with hidepid and we are not root.
         return None
-    return Process(**{**parsed.__dict__, "uid": uid})
+    # A process names itself, and its name ends up in messages.
+    return Process(**{**parsed.__dict__, "uid": uid, "comm": printable(parsed.comm)})
 
 
 def process_table(proc: Path = PROC) -> dict[int, Process]:
@@ -215,13 +219,14 @@ def _open_nodes(directory: str, nodes: Nodes) -> tuple[set[int], bool]:
         path = f"{directory}/{name}"
         link = _link(path)
         # Following a link can block on a dead network file system; a device node's cannot.
-        if not link.startswith("/dev/"):
+        # Of a process in a chroot, the link has the chroot's path before it.
+        if not link.startswith("/dev/") and "/dev/nvidia" not in link:
             continue
         if nodes.by_name:
-            match = GPU_NODE.match(link[5:])
+            match = GPU_NODE.match(link.rpartition("/")[2])
             if match:
                 minors.add(int(match.group(1)))
-            uvm = uvm or link == "/dev/nvidia-uvm"
+            uvm = uvm or link.endswith("/dev/nvidia-uvm")
             continue
         try:
             number = os.stat(path).st_rdev

@@ -30,6 +30,8 @@ _IN_TEXT = (
     re.compile(r"(\b[A-Z0-9_]{0,64}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)=[\"']?)([^\s\"']+)"),
     # "api_key": "VALUE", 'api_key': ['VALUE']
     re.compile(rf"([\"'][\w.-]{{0,64}}{_NAME}[\"']\s*:\s*\[?\s*[\"'])([^\"']+)", re.IGNORECASE),
+    # https://NAME:VALUE@host
+    re.compile(r"(://[^\s:/@]{0,64}:)([^\s/@]+)(?=@)"),
     re.compile(r"(\bBearer\s+)([\w.~+/=-]+)", re.IGNORECASE),
     # Hugging Face and OpenAI style tokens, wherever they stand.
     re.compile(r"(\b(?:hf_|sk-))([A-Za-z0-9_-]{16,})"),

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Optional
 
-from ansible_collections.gpuops.inference.plugins.module_utils._engines import is_multiprocessing_child
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import is_multiprocessing_child, is_python
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, select_gpus, spans
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command, printable
 from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
     CONTAINER,
     JOB,
     POD,
+    SYSTEM_UNIT,
     USER_UNIT,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Seen, Snapshot
@@ -38,6 +39,8 @@ INSTEAD = {
 """What an operator runs where the owner is of a kind this module does not stop."""
 
 SSHD = ("sshd", "sshd-session", "sshd-auth")
+SSH_UNITS = ("ssh.service", "sshd.service")
+"""Without libpam-systemd every SSH session is in one of these."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ def judge(snapshot: Snapshot, policy: Policy) -> tuple[Judged, ...]:
         elif seen.observer and not seen.uvm and not seen.used:
             cls, why = OBSERVER, f"{seen.observer}: watches, computes nothing"
         elif seen.used or seen.uvm:
-            cls, why = FOREIGN, f"no engine's process; owner: {seen.owner}"
+            cls, why = FOREIGN, f"{_launched_by(seen, snapshot)}; owner: {seen.owner}"
         else:
             cls, why = UNKNOWN, "has GPU nodes open, no context, is in no table of observers"
         if pid in groups or seen.used or seen.attached or seen.uvm:
@@ -230,6 +233,9 @@ def _engine_groups(snapshot: Snapshot) -> dict[int, tuple[str, str, bool]]:
             continue
         recognition = snapshot.seen[root].recognition
         orphan = recognition is not None and recognition.role != "main"
+        if orphan and _launcher(root, snapshot) is not None:
+            # Somebody's own program that computes with an engine's library: no server of ours, and no orphan.
+            continue
         for pid in _descendants(root, children):
             if pid in snapshot.seen and pid not in snapshot.ours:
                 groups.setdefault(pid, (f"pid {root}", "", orphan))
@@ -253,6 +259,25 @@ def _left_helpers(snapshot: Snapshot, groups: Mapping[int, tuple[str, str, bool]
         and (key := (seen.process.session, seen.executable)) in homes
         and not _has_live_python_parent(seen, snapshot)
     }
+
+
+def _launcher(pid: int, snapshot: Snapshot) -> Optional[Seen]:
+    """The live Python program, itself no engine, that an engine's worker belongs to; None if that is gone."""
+    passed = {pid}
+    parent = snapshot.seen.get(snapshot.seen[pid].process.ppid)
+    while parent is not None and (parent.recognition is not None or is_multiprocessing_child(parent.argv)):
+        if parent.process.pid in passed:
+            return None
+        passed.add(parent.process.pid)
+        parent = snapshot.seen.get(parent.process.ppid)
+    return parent if parent is not None and is_python(parent.executable) else None
+
+
+def _launched_by(seen: Seen, snapshot: Snapshot) -> str:
+    launcher = _launcher(seen.process.pid, snapshot) if seen.recognition else None
+    if launcher is None:
+        return "no engine's process"
+    return f"a worker of pid {launcher.process.pid} ({command_text(launcher)[:60]}), which is no engine's server"
 
 
 def _has_live_python_parent(seen: Seen, snapshot: Snapshot) -> bool:
@@ -359,13 +384,19 @@ def _refusals(
     judged = list(judged)
     refusals = [*snapshot.rejected_units.values(), *_blind_spots(snapshot, policy)]
     selected = frozenset(gpu.index for gpu in gpus)
+    said: set[str] = set()
     for item in judged:
         who, where = _who(item), _where(item)
         owner = item.seen.owner
         if item.action == "refuse":
             instead = INSTEAD.get(owner.kind, "ask its owner to end it, or pass `foreign: end`")
+            if owner.kind == SYSTEM_UNIT and owner.name.endswith(".service") and owner.name not in SSH_UNITS:
+                instead += f"; if {owner.name} is there to run an engine, name it in `units`"
             refusals.append(f"{where} held by {who}, {item.why}: {instead}")
         elif item.cls == PROTECTED and item.unit in stop:
+            if item.unit in said:
+                continue
+            said.add(item.unit)
             refusals.append(f"{item.unit} cannot be stopped: {who} in it is protected ({item.why})")
         elif item.cls == PROTECTED and item.held & selected:
             refusals.append(f"{where} held by {who}, which is protected ({item.why})")

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._holders import (
     scan_descriptors,
     sigkill_pending,
 )
+from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
 from ansible_collections.gpuops.inference.plugins.module_utils._observers import observer_name
 from ansible_collections.gpuops.inference.plugins.module_utils._owners import OWNED_BY_NOBODY, Owner, owner_of
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
@@ -40,6 +41,9 @@ PROBE_TIMEOUT = 30.0
 driver-persistence manual), and eight of them are asked."""
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 MPS_SERVERS = ("nvidia-cuda-mps", "nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
+
+WRAPPERS = ("sh", "bash", "dash", "ash", "zsh", "sudo", "su", "runuser", "env", "timeout", "tini", "dumb-init", "uv")
+"""Programs that start an engine and wait for it, as the main process of a unit."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,9 @@ def take_snapshot(
         for name, unit in loaded.items()
         if (recognition := recognise_command(unit.exec_start)) is not None
     }
-    members = {pid for name in started_engines for pid in cgroup_pids(loaded[name].control_group)}
+    whole = {*started_engines, *(name for name in named_units if name in loaded)}
+    # All of them, whatever they are: a unit is stopped as a whole, so it must be seen who would go with it.
+    members = {pid for name in whole for pid in cgroup_pids(loaded[name].control_group)}
     programs = {process.pid: executable(process.pid) for process in others}
     touching = set(scan.by_pid) | set(used) | members
     candidates = touching | {
@@ -146,7 +152,12 @@ def take_snapshot(
     engine_units = {
         name: EngineUnit(unit, engine, frozenset(cgroup_pids(unit.control_group)))
         for name, unit in loaded.items()
-        if unit.exists and (engine := started_engines.get(name) or _engine_inside(unit, name in named_units, seen))
+        if unit.exists
+        and (
+            engine := started_engines.get(name)
+            or _engine_inside(unit, name in named_units, seen)
+            or _engine_behind_wrapper(unit, mains, seen, processes, programs)
+        )
     }
     return Snapshot(
         reading=reading,
@@ -156,7 +167,8 @@ def take_snapshot(
         rejected_units={name: _rejection(loaded[name]) for name in named_units if name not in engine_units},
         ours=ours,
         ghosts=ghosts,
-        unreadable=scan.unreadable,
+        # Where /proc shows only one's own processes (hidepid), not even pid 1 is there.
+        unreadable=scan.unreadable | ({1} - set(processes)),
         node_count=nodes.count,
         mps=any(process.comm in MPS_SERVERS for process in others),
     )
@@ -264,10 +276,41 @@ def _engine_inside(unit: Unit, named: bool, seen: Mapping[int, Seen]) -> str:
     return ""
 
 
+def _engine_behind_wrapper(
+    unit: Unit,
+    mains: Iterable[int],
+    seen: Mapping[int, Seen],
+    processes: Mapping[int, Process],
+    programs: Mapping[int, str],
+) -> str:
+    """The engine of a unit whose main process is a script that waits for it, and that runs nothing else."""
+    for main in mains:
+        chain = [main]
+        while chain[-1] != unit.main_pid and chain[-1] in processes:
+            parent = processes[chain[-1]].ppid
+            if programs.get(parent, "").rsplit("/", 1)[-1] not in WRAPPERS:
+                break
+            chain.append(parent)
+        recognition = seen[main].recognition
+        if chain[-1] == unit.main_pid and recognition is not None:
+            others = cgroup_pids(unit.control_group) - set(chain)
+            if all(_descends(pid, main, processes) for pid in others):
+                return recognition.engine
+    return ""
+
+
+def _descends(pid: int, ancestor: int, processes: Mapping[int, Process]) -> bool:
+    passed = set()
+    while pid in processes and pid not in passed:
+        passed.add(pid)
+        pid = processes[pid].ppid
+    return ancestor in passed
+
+
 def _rejection(unit: Unit) -> str:
     if not unit.exists:
         return f"{unit.name} does not exist on this host: check the name with `systemctl list-units --all`"
-    command = " ".join(unit.exec_start)[:120] or "no command"
+    command = mask_command(unit.exec_start, limit=120) or "no command"
     return f"{unit.name} runs no engine ({command}): only engine units are stopped as a whole"
 
 

@@ -39,8 +39,10 @@ def drain_result(
     story = drain.story
     chosen = {gpu.index for gpu in plan.gpus}
     after = [gpu for gpu in drain.snapshot.reading.gpus if gpu.index in chosen]
-    would_change = not refused and (
-        plan.acts or (keep_hold and any(drain.holds.read(unit) is None for unit in plan.hold))
+    would_change = not refused and bool(
+        plan.acts
+        or drain.holds.left_over(plan.hold)
+        or (keep_hold and any(drain.holds.read(unit) is None for unit in plan.hold))
     )
     result = story.as_dict()
     result.update(
@@ -59,7 +61,7 @@ def drain_result(
         **host_facts(before),
     )
     if check_mode:
-        result["would_release"] = not refused
+        result["would_release"] = not refused and not chosen & set(before.ghosts)
     result["msg"] = "\n".join(_lines(result, story.verdicts, error, check_mode)[:LONGEST_STORY])
     return result
 

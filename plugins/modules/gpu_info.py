@@ -189,6 +189,7 @@ def main() -> None:
             snapshot = take_snapshot(probe, load_units(Units()))
         plan = make_plan(snapshot, policy)
         holds = Holds().all()
+        left_over = Holds().left_over(snapshot.units)
     except (GpuSelectionError, UnitsError, RecordError) as error:
         module.fail_json(msg=str(error))
     units = [
@@ -201,13 +202,18 @@ def main() -> None:
         }
         for name, engine_unit in sorted(snapshot.units.items())
     ]
+    facts = host_facts(snapshot)
+    facts["problems"] += [
+        f"{name} cannot be started: a killed drain left its hold; the next drain, or inference_service, lifts it"
+        for name in left_over
+    ]
     module.exit_json(
         changed=False,
         gpus=gpu_rows(plan.gpus),
         processes=process_rows(plan.judged),
         units=units,
         holds=[asdict(hold) for hold in holds],
-        **host_facts(snapshot),
+        **facts,
     )
 
 

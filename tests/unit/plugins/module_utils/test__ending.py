@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -111,3 +112,16 @@ def test_no_descriptor_is_left_open(children: Children) -> None:
         del ending
     assert len(list(Path("/proc/self/fd").iterdir())) == during
     assert during > before
+
+
+@pytest.mark.parametrize("number", [errno.ESRCH, errno.EINVAL, errno.ENOENT])
+def test_a_number_that_is_only_a_sessions_or_a_threads_is_nobody(
+    children: Children, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Linux up to 6.8 says EINVAL for them, later ones other errors; the running kernel has but one answer."""
+
+    def refuse(_pid: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert pin(children.start(OBEYS)) is None

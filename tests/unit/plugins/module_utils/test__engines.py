@@ -26,6 +26,7 @@ PYTHON = "/usr/bin/python3.11"
         ("/opt/vllm/bin/python3 /opt/vllm/bin/vllm serve /m -tp 8", "vllm", "main"),
         ("python3 -m vllm.entrypoints.openai.api_server --model /m", "vllm", "main"),
         ("python3 -u -X dev -W ignore -m vllm.entrypoints.openai.api_server", "vllm", "main"),
+        ("python3 -m vllm.entrypoints.cli.main serve /m", "vllm", "main"),
         ("VLLM::EngineCore", "vllm", "worker"),
         ("VLLM::EngineCore_DP1", "vllm", "worker"),
         ("VLLM::Worker", "vllm", "worker"),
@@ -54,6 +55,8 @@ def test_an_engine_is_recognised(line: str, engine: str, role: str) -> None:
         "sglang::schedulers",
         "python3 /opt/bin/vllm-cleaner serve",
         "python3 /opt/vllm/bin/vllm bench",
+        "python3 -m vllm.entrypoints.cli.main bench serve",
+        "python3 -m vllm.entrypoints.cli.main",
         "",
     ],
 )
@@ -107,3 +110,8 @@ def test_pythons_own_helpers_are_known_by_their_program() -> None:
     assert is_multiprocessing_child(["python", "-c", "from multiprocessing.resource_tracker import main;main(5)"])
     assert is_multiprocessing_child(["python", "-B", "-c", "from multiprocessing.spawn import spawn_main; x"])
     assert not is_multiprocessing_child(["python", "-c", "print('from multiprocessing.spawn import ')"])
+
+
+@pytest.mark.parametrize("port", ["\u00b2", "9" * 5000, "-1", ""])
+def test_a_port_that_is_none_is_the_default(port: str) -> None:
+    assert serving("vllm", ["vllm", "serve", "/m", "--port", port]).port == 8000

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError, Holds
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
 
 
 @pytest.fixture
@@ -85,3 +86,18 @@ def test_a_percent_sign_in_the_path_is_no_specifier(tmp_path: Path) -> None:
     holds = Holds(tmp_path / "a%b", tmp_path / "units")
     holds.place(["vllm.service"], "x", "y")
     assert "a%%b/vllm.service" in (tmp_path / "units" / "vllm.service.d" / "90-gpuops-hold.conf").read_text()
+
+
+def test_a_hold_that_is_over_still_refuses_until_it_is_lifted(holds: Holds) -> None:
+    holds.place(["vllm.service", "sglang.service"], "drain", "a", until=time.time() - 1)
+    assert holds.read("vllm.service") is None
+    assert holds.left_over(["vllm.service", "other.service"]) == ["vllm.service"]
+    holds.lift(["vllm.service"])
+    assert holds.left_over(["vllm.service"]) == []
+
+
+def test_a_hold_of_another_release_is_named(holds: Holds) -> None:
+    holds.directory.mkdir(mode=0o700)
+    (holds.directory / "vllm.service").write_text('{"unit": "vllm.service", "colour": "red"}')
+    with pytest.raises(RecordError, match=r"hold/vllm\.service"):
+        holds.read("vllm.service")

@@ -121,3 +121,19 @@ def test_link_text_decides_where_numbers_cannot(tmp_path: Path) -> None:
     )
     scan = scan_descriptors([parse_stat(f"30 (a) {REST}")], Nodes({}, frozenset(), by_name=True), tmp_path)
     assert scan.by_pid[30] == Descriptors(frozenset({4}), True)
+
+
+def test_a_name_a_terminal_would_obey_is_shown_escaped(tmp_path: Path) -> None:
+    (tmp_path / "20").mkdir()
+    (tmp_path / "20" / "stat").write_text(f"20 (\x1b[2J\nx) {REST}")
+    process = read_process(20, tmp_path)
+    assert process is not None
+    assert process.comm == "\\x1b[2J\\nx"
+
+
+def test_a_node_below_a_chroot_is_a_node(tmp_path: Path) -> None:
+    nodes = Nodes({1: 5}, frozenset(), by_name=True)
+    fake_process(tmp_path, 20, {"4": "/srv/jail/dev/nvidia5", "5": "/srv/jail/dev/nvidia-uvm"}, task=False)
+    assert scan_descriptors([parse_stat(f"20 (a) {REST}")], nodes, tmp_path).by_pid == {
+        20: Descriptors(frozenset({5}), uvm=True)
+    }

@@ -63,6 +63,8 @@ def test_a_flag_after_a_secret_flag_is_its_value() -> None:
         ('env VLLM_API_KEY="s3cret" is set', f'env VLLM_API_KEY="{MASK}" is set'),
         ("Authorization: Bearer s3cret.x", f"Authorization: Bearer {MASK}"),
         ("token hf_abcdefghijklmnopqrstuvwx given", f"token hf_{MASK} given"),
+        ("--store redis://me:s3cret@cache:6379/0", f"redis://me:{MASK}@cache:6379/0"),
+        ("http://127.0.0.1:8000/v1/models", "http://127.0.0.1:8000/v1/models"),
         ("KeyError: 'model.layers.0'", "KeyError: 'model.layers.0'"),
         ("max_total_num_tokens=190000, key=value", "max_total_num_tokens=190000, key=value"),
     ],

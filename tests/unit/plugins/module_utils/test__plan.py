@@ -316,3 +316,33 @@ def test_no_plan_touches_what_it_must_not(host: Host, policy: Policy) -> None:
     for item in plan.judged:
         if item.action in ("end", "stop with its unit") and item.seen.owner.kind == "container" and not item.unit:
             assert plan.refusals
+
+
+BATCH = ("python3", "/home/alice/batch.py")
+
+
+@pytest.mark.parametrize("between", [(), ("python3", "-c", "from multiprocessing.forkserver import main; main(3)")])
+def test_the_workers_of_somebodys_own_program_are_foreign_while_it_lives(between: tuple[str, ...]) -> None:
+    host = Host().process(90, BATCH)
+    if between:
+        host.process(91, between, ppid=90)
+    host.process(101, ("VLLM::EngineCore",), comm="VLLM::EngineCor", ppid=91 if between else 90)
+    host.process(102, ("VLLM::Worker_TP0",), comm="VLLM::Worker_TP", ppid=101, uses=frozenset({0}))
+    plan = plan_of(host)
+    assert classes(plan)[102] == "foreign"
+    assert not touched(plan)
+    assert "pid 90 (python3 /home/alice/batch.py)" in plan.refusals[0]
+    assert touched(plan_of(host.without(91 if between else 90))) == {101, 102}
+
+
+def test_a_unit_that_may_run_an_engine_is_pointed_to() -> None:
+    host = Host().process(90, BATCH, cgroup="/system.slice/serve.service", uses=ALL)
+    assert "name it in `units`" in plan_of(host).refusals[0]
+
+
+def test_a_unit_with_the_ssh_server_in_it_is_never_stopped() -> None:
+    host = Host().vllm(name="ssh.service")
+    host.process(50, ("sshd: listener",), comm="sshd", executable="/usr/sbin/sshd")
+    host.unit(unit("ssh.service", ("/usr/sbin/sshd", "-D")), list(host.processes)[1:])
+    plan = plan_of(host, replace(DEFAULT, units=("ssh.service",)))
+    assert [text for text in plan.refusals if "ssh.service cannot be stopped" in text]

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import json
 import select
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Optional
 
@@ -180,3 +183,23 @@ def test_a_look_that_hangs_holds_nobody_up() -> None:
     may_end.set()
     thread.join(10)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nX-Y: "])
+def test_an_answer_that_never_ends_is_cut(begin: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            line, _address = listener.accept()
+            with line, suppress(OSError):
+                line.sendall(begin)
+                while True:
+                    line.sendall(b"a")
+                    time.sleep(0.02)
+
+        server = threading.Thread(target=drip, daemon=True)
+        server.start()
+        with pytest.raises(NoAnswer, match="timed out"):
+            asker("127.0.0.1", listener.getsockname()[1], None)(Question("/metrics", 0.3))
+        server.join(10)
+        assert not server.is_alive()
