@@ -41,6 +41,8 @@ FINAL = (UNKILLABLE, RESPAWNING, INCONCLUSIVE, GPU_LOST, CANNOT_TELL)
 """Verdicts that waiting does not change."""
 
 LOST_ERRORS = ("GPU_IS_LOST", "RESET_REQUIRED")
+MOST_RESERVED_MIB = 2048
+"""More than any driver keeps to itself: an idle GPU shows a few hundred MiB in the old view of its memory."""
 POLL = 0.2
 """Seconds between two looks: a look at 8 GPUs and 300 processes takes about a tenth of that."""
 
@@ -53,6 +55,12 @@ class Verdict:
 
     verdict: str
     why: str
+    may_pass: bool = False
+    """Waiting may change it, though it does not change others of its kind."""
+
+    @property
+    def final(self) -> bool:
+        return self.verdict in FINAL and not self.may_pass
 
     def as_dict(self) -> dict[str, str]:
         return {"verdict": self.verdict, "why": self.why}
@@ -93,7 +101,11 @@ def verdict_of(
     if gpu.memory.used < threshold_mib:
         return Verdict(FREE, f"no holder, {gpu.memory.used} MiB in use")
     if gpu.memory.version == 1:
-        return Verdict(INCONCLUSIVE, f"no holder, {gpu.memory.used} MiB that may be what this old driver reserves")
+        # No driver reserves that much: it is on its way back.
+        why = (
+            f"no holder, {gpu.memory.used} MiB that may be what this old driver reserves: raise threshold_mib above it"
+        )
+        return Verdict(INCONCLUSIVE, why, may_pass=gpu.memory.used >= MOST_RESERVED_MIB)
     return Verdict(LEAKED, f"{gpu.memory.used} MiB in use and no process that holds them: reset the GPU or reboot")
 
 
@@ -164,9 +176,7 @@ class Watch:
             after = self.clock()
             proven = {index for index, since in free_since.items() if after - since >= self.stable_for}
             open_questions = [
-                index
-                for index, verdict in self.verdicts.items()
-                if index not in proven and verdict.verdict not in FINAL
+                index for index, verdict in self.verdicts.items() if index not in proven and not verdict.final
             ]
             if not open_questions:
                 return len(proven) == len(self.verdicts)

@@ -97,6 +97,17 @@ def test_memory_that_is_not_reported_or_may_be_the_drivers_own_is_inconclusive()
         assert verdict(host).verdict == "inconclusive"
 
 
+@pytest.mark.parametrize("used, final", [(600, True), (40000, False)])
+def test_in_the_old_view_of_memory_more_than_a_driver_keeps_is_waited_for(used: int, final: bool) -> None:
+    host = Host()
+    reading = host.snapshot().reading
+    gpu = reading.gpus[0]
+    assert gpu.memory is not None
+    gpu = replace(gpu, memory=replace(gpu.memory, version=1, used=used))
+    host.extra["reading"] = replace(reading, gpus=(gpu, *reading.gpus[1:]))
+    assert verdict(host).final is final
+
+
 class Clock:
     """Time that passes only while somebody sleeps, and a script of what is seen when."""
 
