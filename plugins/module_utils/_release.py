@@ -102,9 +102,7 @@ def verdict_of(
         return Verdict(FREE, f"no holder, {gpu.memory.used} MiB in use")
     if gpu.memory.version == 1:
         # No driver reserves that much: it is on its way back.
-        why = (
-            f"no holder, {gpu.memory.used} MiB that may be what this old driver reserves: raise threshold_mib above it"
-        )
+        why = f"no holder, {gpu.memory.used} MiB that this old driver may reserve: raise threshold_mib above it"
         return Verdict(INCONCLUSIVE, why, may_pass=gpu.memory.used >= MOST_RESERVED_MIB)
     return Verdict(LEAKED, f"{gpu.memory.used} MiB in use and no process that holds them: reset the GPU or reboot")
 
