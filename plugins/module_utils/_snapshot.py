@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
@@ -122,9 +122,7 @@ def take_snapshot(
         for name, unit in loaded.items()
         if (recognition := recognise_command(unit.exec_start)) is not None
     }
-    whole = {*started_engines, *(name for name in named_units if name in loaded)}
-    # All of them, whatever they are: a unit is stopped as a whole, so it must be seen who would go with it.
-    members = {pid for name in whole for pid in cgroup_pids(loaded[name].control_group)}
+    members = {pid for name in started_engines for pid in cgroup_pids(loaded[name].control_group)}
     programs = {process.pid: executable(process.pid) for process in others}
     touching = set(scan.by_pid) | set(used) | members
     candidates = touching | {
@@ -132,39 +130,49 @@ def take_snapshot(
         for process in others
         if is_python(programs[process.pid]) or recognise_comm(process.comm) is not None
     }
-    argvs = probe.cmdlines(candidates, timeout)
     uptime = _uptime()
-    seen = {
-        pid: _see(
-            processes[pid],
-            argvs.get(pid, ()),
-            programs.get(pid, ""),
-            scan.by_pid.get(pid, Descriptors()),
-            used.get(pid, {}),
-            reading,
-            uptime,
-        )
-        for pid in candidates & set(processes)
-    }
+
+    def see(pids: set[int]) -> dict[int, Seen]:
+        argvs = probe.cmdlines(pids, timeout)
+        return {
+            pid: _see(
+                processes[pid],
+                argvs.get(pid, ()),
+                programs.get(pid, ""),
+                scan.by_pid.get(pid, Descriptors()),
+                used.get(pid, {}),
+                reading,
+                uptime,
+            )
+            for pid in pids & set(processes)
+        }
+
+    seen = see(candidates)
     mains = [pid for pid, item in seen.items() if item.recognition is not None and item.recognition.role == "main"]
     for pid, environ in probe.environs(mains, [VISIBLE_DEVICES], timeout).items():
         seen[pid] = replace(seen[pid], claims=claimed_gpus(environ.get(VISIBLE_DEVICES), reading))
     engine_units = {
         name: EngineUnit(unit, engine, frozenset(cgroup_pids(unit.control_group)))
         for name, unit in loaded.items()
+        # Under another name it would be held twice, and set free once.
         if unit.exists
+        and unit.name == name
         and (
             engine := started_engines.get(name)
             or _engine_inside(unit, name in named_units, seen)
             or _engine_behind_wrapper(unit, mains, seen, processes, programs)
         )
     }
+    # A unit is stopped as a whole, so all who would go with it must be seen, whatever they are.
+    unseen = {pid for engine_unit in engine_units.values() for pid in engine_unit.pids} - set(seen)
+    if unseen:
+        seen.update(see(unseen))
     return Snapshot(
         reading=reading,
         processes=processes,
         seen=seen,
         units=engine_units,
-        rejected_units={name: _rejection(loaded[name]) for name in named_units if name not in engine_units},
+        rejected_units={name: _rejection(name, loaded[name]) for name in named_units if name not in engine_units},
         ours=ours,
         ghosts=ghosts,
         # Where /proc shows only one's own processes (hidepid), not even pid 1 is there.
@@ -282,6 +290,7 @@ def _engine_behind_wrapper(
     seen: Mapping[int, Seen],
     processes: Mapping[int, Process],
     programs: Mapping[int, str],
+    members: Callable[[str], Collection[int]] = cgroup_pids,
 ) -> str:
     """The engine of a unit whose main process is a script that waits for it, and that runs nothing else."""
     for main in mains:
@@ -291,11 +300,12 @@ def _engine_behind_wrapper(
             if programs.get(parent, "").rsplit("/", 1)[-1] not in WRAPPERS:
                 break
             chain.append(parent)
+        if chain[-1] != unit.main_pid:
+            continue
         recognition = seen[main].recognition
-        if chain[-1] == unit.main_pid and recognition is not None:
-            others = cgroup_pids(unit.control_group) - set(chain)
-            if all(_descends(pid, main, processes) for pid in others):
-                return recognition.engine
+        alone = all(pid in chain or _descends(pid, main, processes) for pid in members(unit.control_group))
+        if recognition is not None and alone:
+            return recognition.engine
     return ""
 
 
@@ -307,7 +317,9 @@ def _descends(pid: int, ancestor: int, processes: Mapping[int, Process]) -> bool
     return ancestor in passed
 
 
-def _rejection(unit: Unit) -> str:
+def _rejection(name: str, unit: Unit) -> str:
+    if unit.exists and unit.name != name:
+        return f"{name} is another name of {unit.name}: name that instead"
     if not unit.exists:
         return f"{unit.name} does not exist on this host: check the name with `systemctl list-units --all`"
     command = mask_command(unit.exec_start, limit=120) or "no command"
