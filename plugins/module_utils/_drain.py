@@ -182,7 +182,9 @@ class Drain:
         finally:
             if lift:
                 self._lift(plan)
-            self.last_judged = judge(self._look(), self.policy)
+            # Of units all is told; what the GPUs look like now depends on processes alone.
+            self.snapshot = take_snapshot(self.probe, known_units(self.snapshot))
+            self.last_judged = judge(self.snapshot, self.policy)
 
     def _act(self, plan: Plan, keep_hold: bool) -> None:
         if plan.acts or keep_hold:
@@ -355,6 +357,11 @@ def holders(plan: Plan) -> frozenset[Identity]:
     return frozenset(item.seen.process.identity for item in plan.judged if item.held)
 
 
+def known_units(snapshot: Snapshot) -> dict[str, Unit]:
+    """The engine units as they were seen then, for a look that does not ask systemd again: that takes the longest."""
+    return {name: engine_unit.unit for name, engine_unit in snapshot.units.items()}
+
+
 def release_watch(
     probe: Probe,
     snapshot: Snapshot,
@@ -369,7 +376,7 @@ def release_watch(
     known holds those that held a GPU before; wait_stable False takes the first clean look as proof, which is
     right where nothing was ended.
     """
-    loaded = {name: engine_unit.unit for name, engine_unit in snapshot.units.items()}
+    loaded = known_units(snapshot)
     wanted = {gpu.index for gpu in plan.gpus}
 
     def look(stuck: Collection[Identity]) -> tuple[dict[int, Verdict], set[Identity]]:
