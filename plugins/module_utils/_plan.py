@@ -19,6 +19,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
     POD,
     SYSTEM_UNIT,
     USER_UNIT,
+    Owner,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Seen, Snapshot
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit
@@ -390,7 +391,7 @@ def _refusals(
         owner = item.seen.owner
         if item.action == "refuse":
             instead = INSTEAD.get(owner.kind, "ask its owner to end it, or pass `foreign: end`")
-            if owner.kind == SYSTEM_UNIT and owner.name.endswith(".service") and owner.name not in SSH_UNITS:
+            if restarts(owner):
                 instead += f"; if {owner.name} is there to run an engine, name it in `units`"
             refusals.append(f"{where} held by {who}, {item.why}: {instead}")
         elif item.cls == PROTECTED and item.unit in stop:
@@ -403,8 +404,28 @@ def _refusals(
         elif item.action != "leave" and not item.unit and owner.kind in INSTEAD:
             refusals.append(f"{who} belongs to {owner}: {INSTEAD[owner.kind]}")
     if not policy.force:
+        refusals += _restarters(snapshot, judged)
         refusals += [text for gpu in gpus if (text := _unusable(gpu))]
     return refusals
+
+
+def _restarters(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[str]:
+    """Servers that a program of a system's unit started: it would start them again, and only the caller may stop it."""
+    for item in judged:
+        recognition, owner = item.seen.recognition, item.seen.owner
+        if item.action != "end" or item.unit or recognition is None or recognition.role != "main":
+            continue
+        launcher = _launcher(item.seen.process.pid, snapshot)
+        if launcher is not None and restarts(owner) and launcher.owner == owner:
+            yield (
+                f"{_who(item)} was started by pid {launcher.process.pid} ({command_text(launcher)[:60]}) of {owner.name}"
+                f", which may start it again: name {owner.name} in `units`, or pass `force: true` to end the engine alone"
+            )
+
+
+def restarts(owner: Owner) -> bool:
+    """Whether it is a service of the system that may bring a process back; sessions in ssh.service are none of its."""
+    return owner.kind == SYSTEM_UNIT and owner.name.endswith(".service") and owner.name not in SSH_UNITS
 
 
 def _unsettled(snapshot: Snapshot, policy: Policy, gpus: Iterable[Gpu], judged: Iterable[Judged]) -> Iterator[str]:

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     UNKNOWN,
     Judged,
     command_text,
+    restarts,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
 
@@ -134,7 +135,9 @@ def _origin(newcomer: Judged, judged: list[Judged], snapshot: Snapshot) -> str:
         process = snapshot.processes[process.ppid]
     parent = snapshot.processes.get(process.ppid)
     starter = f", started by pid {parent.pid} ({printable(parent.comm)})" if parent and parent.pid != 1 else ""
-    return f"owner: {newcomer.seen.owner}{starter}"
+    owner = newcomer.seen.owner
+    advice = f"; if {owner.name} brings it back, name it in `units`" if restarts(owner) and not newcomer.unit else ""
+    return f"owner: {owner}{starter}{advice}"
 
 
 def _names(items: list[Judged]) -> str:

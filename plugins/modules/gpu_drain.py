@@ -67,6 +67,7 @@ options:
     description:
       - Go on although release cannot be proven for every GPU (a lost or leaked GPU, an unkillable process, a driver
         that does not answer). The module still fails at the end if a GPU is not free.
+      - Also ends an engine that a system unit's own program started, without stopping that unit (see O(units)).
     type: bool
     default: false
   quiesce_timeout:

@@ -346,3 +346,15 @@ def test_a_unit_with_the_ssh_server_in_it_is_never_stopped() -> None:
     host.unit(unit("ssh.service", ("/usr/sbin/sshd", "-D")), list(host.processes)[1:])
     plan = plan_of(host, replace(DEFAULT, units=("ssh.service",)))
     assert [text for text in plan.refusals if "ssh.service cannot be stopped" in text]
+
+
+def test_a_server_that_a_units_program_would_start_again_is_refused_before_it_is_ended() -> None:
+    inside = "/system.slice/llm.service"
+    host = Host().process(90, ("python3", "/usr/local/bin/pyrun"), cgroup=inside)
+    host.vllm(name="", cgroup=inside, ppid=90)
+    plan = plan_of(host)
+    assert "name llm.service in `units`" in plan.refusals[0]
+    assert not plan_of(host, replace(DEFAULT, force=True)).refusals
+    assert not plan_of(host.without(90)).refusals
+    by_ssh = Host().process(90, ("python3", "/home/alice/launch.py")).vllm(name="", ppid=90)
+    assert not plan_of(by_ssh).refusals
