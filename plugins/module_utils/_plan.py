@@ -417,9 +417,10 @@ def _restarters(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[str]:
             continue
         launcher = _launcher(item.seen.process.pid, snapshot)
         if launcher is not None and restarts(owner) and launcher.owner == owner:
+            starter = f"pid {launcher.process.pid} ({command_text(launcher)[:60]}) of {owner.name}"
             yield (
-                f"{_who(item)} was started by pid {launcher.process.pid} ({command_text(launcher)[:60]}) of {owner.name}"
-                f", which may start it again: name {owner.name} in `units`, or pass `force: true` to end the engine alone"
+                f"{_who(item)} was started by {starter}, which may start it again: name {owner.name} in `units`, "
+                "or pass `force: true` to end the engine alone"
             )
 
 
