@@ -468,6 +468,14 @@ def _blind_spots(snapshot: Snapshot, policy: Policy) -> list[str]:
     return refusals
 
 
+def ghost_faults(snapshot: Snapshot, gpus: Iterable[Gpu]) -> Iterator[str]:
+    """GPUs that no drain frees: NVML lists a process that is none, and there is nobody to end."""
+    for gpu in gpus:
+        if pids := snapshot.ghosts.get(gpu.index):
+            named = ", ".join(str(pid) for pid in sorted(pids))
+            yield f"{gpu.label}: NVML lists pid {named}, which holds no GPU node; reset the GPU or reboot"
+
+
 def _missing(snapshot: Snapshot, policy: Policy) -> list[str]:
     seen, expected = len(snapshot.reading.gpus), policy.gpu_count or snapshot.node_count
     if not snapshot.reading.usable or seen == expected:

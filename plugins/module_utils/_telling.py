@@ -18,7 +18,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, spans
-from ansible_collections.gpuops.inference.plugins.module_utils._plan import Judged, Plan
+from ansible_collections.gpuops.inference.plugins.module_utils._plan import Judged, Plan, ghost_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._release import FREE, Verdict
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
 
@@ -44,6 +44,7 @@ def drain_result(
         or drain.holds.left_over(plan.hold)
         or (keep_hold and any(drain.holds.read(unit) is None for unit in plan.hold))
     )
+    ghosts = list(ghost_faults(before, plan.gpus)) if check_mode else []
     result = story.as_dict()
     result.update(
         changed=would_change if check_mode else story.changed,
@@ -61,8 +62,11 @@ def drain_result(
         **host_facts(before),
     )
     if check_mode:
-        result["would_release"] = not refused and not chosen & set(before.ghosts)
-    result["msg"] = "\n".join(_lines(result, story.verdicts, error, check_mode)[:LONGEST_STORY])
+        result["would_release"] = not refused and not ghosts
+    lines = _lines(result, story.verdicts, error, check_mode)
+    if ghosts:
+        lines = [*lines[: LONGEST_STORY - 1], "not free after that: " + "; ".join(ghosts)]
+    result["msg"] = "\n".join(lines[:LONGEST_STORY])
     return result
 
 

@@ -99,7 +99,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
 from ansible_collections.gpuops.inference.plugins.module_utils._drain import Timeouts, holders, release_watch
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults
-from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, make_plan
+from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, ghost_faults, make_plan
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import load_units, take_snapshot
 from ansible_collections.gpuops.inference.plugins.module_utils._telling import not_free_lines
@@ -148,7 +148,7 @@ def main() -> None:
     }
     story = "\n".join([*plan.missing, *not_free_lines(watch.verdicts)]) or f"{len(plan.gpus)} GPUs are free"
     if module.check_mode:
-        refusals = [*plan.refusals, *plan.unsettled]
+        refusals = [*plan.refusals, *plan.unsettled, *ghost_faults(snapshot, plan.gpus)]
         result["would_be_free"] = not refusals
         if not refusals:
             module.exit_json(msg=story if free else f"not free now, but a drain would free them:\n{story}", **result)

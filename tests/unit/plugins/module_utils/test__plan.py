@@ -21,6 +21,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     UNKNOWN,
     Plan,
     Policy,
+    ghost_faults,
     make_plan,
 )
 
@@ -358,3 +359,13 @@ def test_a_server_that_a_units_program_would_start_again_is_refused_before_it_is
     assert not plan_of(host.without(90)).refusals
     by_ssh = Host().process(90, ("python3", "/home/alice/launch.py")).vllm(name="", ppid=90)
     assert not plan_of(by_ssh).refusals
+
+
+def test_a_process_that_is_none_is_told_beforehand() -> None:
+    host = Host()
+    host.extra["ghosts"] = {5: frozenset({77777})}
+    snapshot = host.snapshot()
+    (fault,) = ghost_faults(snapshot, snapshot.reading.gpus)
+    assert "GPU 5" in fault
+    assert "77777" in fault
+    assert not list(ghost_faults(snapshot, snapshot.reading.gpus[:5]))
