@@ -84,7 +84,12 @@ class Holds:
         return [unit for unit in units if self._drop_in(unit).exists() and self.read(unit) is None]
 
     def all(self) -> list[Hold]:
-        names = sorted(path.name for path in self.directory.glob("*.service")) if self.directory.is_dir() else []
+        try:
+            names = sorted(name for name in os.listdir(self.directory) if name.endswith(".service"))
+        except FileNotFoundError:
+            return []
+        except PermissionError as error:
+            raise RecordError(f"only root reads {self.directory}: run with `become: true`") from error
         return [hold for name in names if (hold := self.read(name)) is not None]
 
     def place(self, units: Iterable[str], reason: str, who: str, until: float = 0.0, lasting: bool = True) -> list[str]:

@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -48,6 +49,20 @@ def test_lifting_leaves_nothing_behind_and_spares_other_drop_ins(holds: Holds) -
     assert not (holds.units / "vllm.service.d").exists()
     assert list((holds.units / "sglang.service.d").iterdir()) == [other]
     assert holds.lift(["vllm.service"]) == []
+
+
+def test_a_directory_that_only_root_reads_says_so(holds: Holds) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("giving up root takes root")
+    holds.place(["vllm.service"], "x", "y")
+    for directory in (holds.directory.parent, holds.directory):
+        directory.chmod(0o700)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(RecordError, match="become: true"):
+            holds.all()
+    finally:
+        os.seteuid(0)
 
 
 def test_an_expired_hold_is_none_and_can_be_taken_over(holds: Holds) -> None:
