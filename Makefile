@@ -1,5 +1,5 @@
 # Every target sets up what it needs. PYTHON=python3.11 chooses the Python, and with it the ansible-core, that is used.
-.PHONY: help setup lint sanity unit install molecule test test-all demo demo-down lock clean
+.PHONY: help setup lint sanity unit install molecule test test-all bench demo demo-down lock clean
 export PYTHON
 run := @scripts/bootstrap
 
@@ -29,6 +29,9 @@ test:  ## All of the above
 
 test-all:  ## test, make demo twice, and the scenarios that take long
 	$(run) scripts/check lint sanity unit install molecule slow
+
+bench:  ## Measure beside what it replaces; writes docs/benchmarks.md
+	$(run) tests/benchmark/run.py
 
 demo:  ## Pivot a simulated 8-GPU host from vLLM to SGLang
 	$(run) scripts/demo up
