@@ -14,10 +14,16 @@ from typing import Any, Optional
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.gpuops.inference.plugins.module_utils._background import result_of
+from ansible_collections.gpuops.inference.plugins.module_utils._background import has_result, result_of
 
 # The host answers at the next change, or after this long: no connection is silent longer.
 _SILENCE = 30
+
+# How often a result is looked for once the process has ended.
+_LAST_READS = 3
+
+_ALIVE = "gpuops: alive"
+_ENDED = "gpuops: ended"
 
 display = Display()
 
@@ -54,6 +60,12 @@ class ActionModule(ActionBase):
                 if told:
                     display.display(f"{host}: {told['unit']}: {told['status']} ({told['seconds']:.0f} s)")
             if not alive:
+                for dummy in range(_LAST_READS):
+                    if has_result(lines):
+                        break
+                    # Told to have ended, and no result: one look may have come between its end and its last line.
+                    time.sleep(1)
+                    lines += self._read(pid, path, len(lines) + 1)[1]
                 self._low_level_execute_command(f"rm -f {shlex.quote(path)}")
                 return dict(result_of(lines))
 
@@ -64,10 +76,20 @@ class ActionModule(ActionBase):
         file = shlex.quote(path)
         done = self._low_level_execute_command(
             f"timeout {_SILENCE} {tail} -f --pid={pid} {file} 2>/dev/null | head -n 1 >/dev/null; "
-            f"if kill -0 {pid} 2>/dev/null; then echo alive; else echo ended; fi; {tail} {file}"
+            f"if kill -0 {pid} 2>/dev/null; then echo '{_ALIVE}'; else echo '{_ENDED}'; fi; {tail} {file}"
         )
-        state, *new = done["stdout"].splitlines() or ["alive"]
-        if state == "alive" and not new and time.monotonic() - began < 1:
+        alive, new = parse_read(done["stdout"])
+        if alive and not new and time.monotonic() - began < 1:
             # A host without these tools: ask, but not all the time.
             time.sleep(_SILENCE / 10)
-        return state == "alive", new
+        return alive, new
+
+
+def parse_read(text: str) -> tuple[bool, list[str]]:
+    """Whether the process lives, and its lines. What a shell says before the answer counts for nothing."""
+    lines = text.splitlines()
+    for position, line in enumerate(lines):
+        if line in (_ALIVE, _ENDED):
+            return line == _ALIVE, lines[position + 1 :]
+    # No answer is no end: the next read tells.
+    return True, []

@@ -53,11 +53,15 @@ def in_background(work: Callable[[Tell], Mapping[str, Any]], path: Path, patienc
     return pid, result_of(lines)
 
 
+def has_result(lines: list[str]) -> bool:
+    """Whether the last of the lines is the result."""
+    return bool(lines) and lines[-1].startswith('{"result"')
+
+
 def result_of(lines: list[str]) -> Any:
     """The result among the lines that such a process left; a failure with its last words if it left none."""
-    last = lines[-1] if lines else ""
-    if last.startswith('{"result"'):
-        return json.loads(last)["result"]
+    if has_result(lines):
+        return json.loads(lines[-1])["result"]
     words = "\n".join(line for line in lines if not line.startswith("{"))
     return {"failed": True, "msg": "the process that watches the unit was ended from outside", "exception": words}
 

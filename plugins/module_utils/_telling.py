@@ -109,9 +109,7 @@ def _lines(result: Mapping[str, Any], verdicts: Mapping[int, Verdict], error: st
         lines.append(f"pid {survivor['pid']} ({survivor['name']}, state {survivor['state']}{where}) {survivor['why']}")
     lines += not_free_lines(verdicts)
     if result["held_units"]:
-        lines.append(
-            f"held until a pivot, restore_production or a reboot lifts it: {', '.join(result['held_units'])}"
-        )
+        lines.append(f"held until a pivot, restore_production or a reboot lifts it: {', '.join(result['held_units'])}")
     return lines
 
 
