@@ -22,10 +22,6 @@ MULTIPROCESSING_CHILD = re.compile(
 )
 """The `-c` program of CPython's own helper processes (Lib/multiprocessing)."""
 
-COMM_LENGTH = 15
-"""TASK_COMM_LEN - 1: the kernel cuts process names here."""
-
-
 PROGRESS = re.compile(r"(?:shards|Streamer|loader):\s+\d+% Completed \| (?P<done>\d+)/(?P<total>\d+) \[")
 """A step of the weight loading bar, which both engines print in the same words."""
 

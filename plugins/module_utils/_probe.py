@@ -37,6 +37,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._gpus import (
     reading_from_smi,
     smi_gpu_fields,
 )
+from ansible_collections.gpuops.inference.plugins.module_utils._holders import read_process, wait_channel
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import VENV_PYTHON, WORKERS
 
 HELLO = 10.0
@@ -535,29 +536,16 @@ def _exited(pidfd: int, patience: float) -> bool:
     return bool(poll.poll(max(0.0, patience) * 1000))
 
 
-def _stat(pid: int) -> Optional[list[str]]:
-    """Fields of /proc/PID/stat from the third (state) on; the second may hold blanks and parentheses."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
 def _start_time(pid: int) -> Optional[int]:
-    fields = _stat(pid)
-    return int(fields[19]) if fields else None
+    process = read_process(pid)
+    return process.start if process is not None else None
 
 
 def _whereabouts(pid: int) -> str:
     """State and wait channel, for messages about a process that does not come back."""
-    fields = _stat(pid)
-    try:
-        with open(f"/proc/{pid}/wchan", encoding="ascii", errors="replace") as file:
-            channel = file.read().strip("0\n")
-    except OSError:
-        channel = ""
-    return f", state {fields[0]}{f' in {excerpt(channel, 40)}' if channel else ''}" if fields else ""
+    process = read_process(pid)
+    channel = wait_channel(pid)
+    return f", state {process.state}{f' in {excerpt(channel, 40)}' if channel else ''}" if process is not None else ""
 
 
 def _runs(client: object) -> bool:

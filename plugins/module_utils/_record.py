@@ -18,6 +18,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional
 
+from ansible_collections.gpuops.inference.plugins.module_utils._holders import read_process
+
 _POLL = 0.1
 """Seconds between two tries for a lock: flock(2) has no timeout of its own."""
 
@@ -45,24 +47,16 @@ def whoami(what: str) -> dict[str, Any]:
     `start` is in clock ticks since boot and makes the pid unambiguous. `controller` is the address that the SSH
     session came from, else the user behind sudo, else "local".
     """
+    ourselves = read_process(os.getpid())
     ssh = os.environ.get("SSH_CONNECTION", "").split()
     sudo_user = os.environ.get("SUDO_USER")
     return {
         "pid": os.getpid(),
-        "start": _start_ticks(os.getpid()),
+        "start": ourselves.start if ourselves is not None else None,
         "command": what,
         "controller": ssh[0] if ssh else f"sudo by {sudo_user}" if sudo_user else "local",
         "since": now(),
     }
-
-
-def _start_ticks(pid: int) -> Optional[int]:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The command name may hold spaces and brackets, so fields are counted from its last closing bracket.
-    return int(text.rpartition(")")[2].split()[19])
 
 
 @contextmanager

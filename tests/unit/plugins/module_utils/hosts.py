@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ansible_collections.gpuops.inference.plugins.module_utils._engines import Recognition, recognise
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import recognise
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading, Memory
 from ansible_collections.gpuops.inference.plugins.module_utils._holders import Process
 from ansible_collections.gpuops.inference.plugins.module_utils._owners import owner_of
@@ -151,6 +151,3 @@ class Host:
             "node_count": self.gpu_count,
         }
         return Snapshot(**{**fields, **self.extra})
-
-
-MAIN = Recognition("vllm", "main")

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.gpuops.inference.plugins.module_utils import _gpus, _paths, _probe, _worker
+from ansible_collections.gpuops.inference.plugins.module_utils import _gpus, _holders, _masking, _paths, _probe, _worker
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuProcess, Memory
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 
@@ -592,7 +592,7 @@ def test_it_runs_from_an_archive_as_ansible_ships_it(host: Host) -> None:
     with zipfile.ZipFile(archive, "w") as payload:
         for part in range(1, len(package.split("/"))):
             payload.writestr("/".join(package.split("/")[:part]) + "/__init__.py", "")
-        for module in (_gpus, _paths, _probe, _worker):
+        for module in (_gpus, _holders, _masking, _paths, _probe, _worker):
             assert module.__file__ is not None
             payload.write(module.__file__, package + Path(module.__file__).name)
     code = f"""
