@@ -99,6 +99,11 @@ def read_environment(files: Iterable[str]) -> dict[str, str]:
     return variables
 
 
+def parse_assignments(words: Iterable[str]) -> dict[str, str]:
+    """Variables of `NAME=value` words, such as Environment= has."""
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
 def secrets_of(variables: Mapping[str, str]) -> list[str]:
     """The values that must not be shown."""
     return [value for name, value in variables.items() if value and is_secret_name(name)]

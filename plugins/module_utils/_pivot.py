@@ -7,16 +7,18 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._backup import forget, keep, look, put_back
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving
-from ansible_collections.gpuops.inference.plugins.module_utils._gpus import select_gpus
+from ansible_collections.gpuops.inference.plugins.module_utils._environment import parse_assignments, read_environment
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading, select_gpus
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import DROP_IN_NAME
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
@@ -36,7 +38,10 @@ from ansible_collections.gpuops.inference.plugins.module_utils._record import (
     write_json,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
+    VISIBLE_DEVICES,
+    EngineUnit,
     Snapshot,
+    claimed_gpus,
     load_units,
     take_snapshot,
 )
@@ -51,6 +56,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._transaction impo
     decide,
     find_production,
     observed,
+    refuse_overlap,
     seconds_text,
     unfinished,
     untouched,
@@ -69,7 +75,8 @@ Result = dict[str, Any]
 def observe(units: Units, named: Sequence[str], gpus: Sequence[str] = ("all",)) -> Scene:
     """Look at the engine units (the named ones, and any other that runs or is enabled) and at engines without a unit.
 
-    With only some GPUs selected, other engines matter that use one of them: their neighbours are none of our business.
+    With only some GPUs selected, other engines matter that use one of them, or would if they ran: their neighbours are
+    none of our business.
     Raises TransactionError for a named unit that runs something else, UnitsError, RecordError, GpuSelectionError.
     """
     with Probe() as probe:
@@ -79,17 +86,18 @@ def observe(units: Units, named: Sequence[str], gpus: Sequence[str] = ("all",)) 
 
 def make_scene(units: Units, snapshot: Snapshot, named: Sequence[str], gpus: Sequence[str]) -> Scene:
     """What a snapshot means for a pivot on these GPUs."""
-    users = None
-    if any(name.lower() != "all" for name in gpus):
-        selected = {gpu.index for gpu in select_gpus(snapshot.reading, gpus)}
+    users = selected = None
+    if not _whole_host(gpus):
+        selected = frozenset(gpu.index for gpu in select_gpus(snapshot.reading, gpus))
         users = {pid for pid, seen in snapshot.seen.items() if selected & ({*seen.used} | (seen.claims or set()))}
     found = {}
     for name, engine_unit in snapshot.units.items():
         unit = engine_unit.unit
-        if users is None:
-            matters = _active(unit) or unit.unit_file_state == "enabled"
-        else:
-            matters = not users.isdisjoint(engine_unit.pids)
+        matters = _active(unit) or unit.unit_file_state == "enabled"
+        if users is not None and selected is not None:
+            matters = not users.isdisjoint(engine_unit.pids) or (
+                matters and _would_use(engine_unit, selected, snapshot)
+            )
         if name in named or matters:
             found[name] = _state(units, unit, engine_unit.engine, snapshot)
     absent = units.show([name for name in named if name not in found])
@@ -99,7 +107,26 @@ def make_scene(units: Units, snapshot: Snapshot, named: Sequence[str], gpus: Seq
         found[name] = UnitState(
             name, exists=unit.exists, unit_file_state=unit.unit_file_state, files=look(_paths(unit))
         )
-    return Scene(found, _loose(snapshot, users))
+    return Scene(found, _loose(snapshot, users), selected)
+
+
+def _whole_host(gpus: Sequence[str]) -> bool:
+    return any(name.strip().lower() == "all" for name in gpus)
+
+
+def _would_use(engine_unit: EngineUnit, gpus: Collection[int], snapshot: Snapshot) -> bool:
+    """Whether a unit that nobody sees on any GPU (it is stopped, or has just begun) is meant for one of these."""
+    seen = [snapshot.seen[pid] for pid in engine_unit.pids if pid in snapshot.seen]
+    if any(process.used or process.claims is not None for process in seen):
+        return False
+    return not declared_gpus(engine_unit.unit, snapshot.reading).isdisjoint(gpus)
+
+
+def declared_gpus(unit: Unit, reading: GpuReading) -> frozenset[int]:
+    """The GPUs that a unit's environment leaves to its engine. Files win over Environment=, as in systemd."""
+    variables = {**parse_assignments(unit.environment), **read_environment(unit.environment_files)}
+    claimed = claimed_gpus(variables.get(VISIBLE_DEVICES), reading)
+    return frozenset(gpu.index for gpu in reading.gpus) if claimed is None else claimed
 
 
 def _active(unit: Unit) -> bool:
@@ -169,6 +196,17 @@ def _loose(snapshot: Snapshot, users: Optional[Collection[int]]) -> tuple[Loose,
 # --- the record ----------------------------------------------------------------------------------------------------
 
 
+def record_path(gpus: Sequence[str]) -> Path:
+    """Where the record of a pivot of these GPUs is: half a host is pivoted while the other half goes its own way."""
+    if _whole_host(gpus):
+        return PIVOT
+    names = sorted({name.strip().lower() for name in gpus}, key=lambda name: (len(name), name))
+    # A UUID says nothing to people, and eight of them are longer than a file's name may be.
+    plain = all(name.isdigit() for name in names)
+    told = "-".join(names) if plain else hashlib.sha256(" ".join(names).encode()).hexdigest()[:12]
+    return PIVOT.with_name(f"{PIVOT.stem}-{told}{PIVOT.suffix}")
+
+
 class PivotRecord:
     """The states of the module pivot_record. Each returns the module's result; check mode writes nothing."""
 
@@ -184,16 +222,18 @@ class PivotRecord:
         self._units = units
         self._named = list(named)
         self._gpus = list(gpus)
+        self._path = record_path(gpus)
         self._observer = observer
         self._lock_timeout = lock_timeout
         self._check = check
 
     def show(self, production_unit: str) -> Result:
         """What runs, what is production, and what an earlier pivot left. Read-only."""
-        record = read_json(PIVOT)
+        record = read_json(self._path)
         scene = self._observe(self._with_recorded(record))
-        result = {**_public(scene), "record": _summary(record), "unfinished": unfinished(record)}
+        result = {**_public(scene), "record": self._summary(record), "unfinished": unfinished(record)}
         try:
+            refuse_overlap(self._others(), scene)
             production = find_production(record, production_unit, scene)
         except TransactionError as error:
             return {**result, "changed": False, "production": None, "msg": str(error)}
@@ -217,8 +257,9 @@ class PivotRecord:
     def begin(self, target: str, allow_no_rollback: bool) -> Result:
         """Decide how a pivot to `target` goes on, and write down what it can go back to."""
         with self._lock():
-            record = read_json(PIVOT)
+            record = read_json(self._path)
             scene = self._observe([*self._with_recorded(record), target])
+            refuse_overlap(self._others(), scene)
             decision = decide(record, target, scene)
             if scene.servers and not allow_no_rollback:
                 raise TransactionError(_no_way_back(scene))
@@ -230,7 +271,7 @@ class PivotRecord:
             else:
                 record = self._new_record(record, run, target, scene)
             if not self._check:
-                write_json(PIVOT, record)
+                write_json(self._path, record)
             return {
                 "changed": False,
                 "run": run,
@@ -238,7 +279,7 @@ class PivotRecord:
                 "drain": decision.drain,
                 "outgoing": record["outgoing"],
                 "existing_units": _existing(scene),
-                "record": _summary(record),
+                "record": self._summary(record),
                 **_public(scene),
                 "msg": decision.why,
             }
@@ -259,8 +300,8 @@ class PivotRecord:
         record = _in_phase(record, name)
         if cause:
             record["causes"] = [*record["causes"], {"phase": name, "cause": cause}]
-        write_json(PIVOT, record)
-        return {**result, "record": _summary(record)}
+        write_json(self._path, record)
+        return {**result, "record": self._summary(record)}
 
     def restore(self, run: str) -> Result:
         """Put files and enablement back as they were observed. Nothing is started: the caller does, and watches it.
@@ -271,10 +312,10 @@ class PivotRecord:
             record = self._own(run) if run else self._take_over()
             before = observed(record)
             start = sorted(name for name, unit in before.items() if unit.active)
-            result = {"start": start, "run": record["run"], "record": _summary(record)}
+            result = {"start": start, "run": record["run"], "record": self._summary(record)}
             if self._check:
                 return {**result, "changed": True, "files": [], "msg": f"would restore {', '.join(before)}"}
-            write_json(PIVOT, _in_phase(record, "rolling_back"))
+            write_json(self._path, _in_phase(record, "rolling_back"))
             now_units = self._units.show(list(before))
             changed = []
             for name, unit in before.items():
@@ -297,7 +338,7 @@ class PivotRecord:
     def finish(self, run: str, target: str, stages: Sequence[Mapping[str, Any]], told: Sequence[str]) -> Result:
         """Close the pivot: enablement moves to the target, or what stopped with the outgoing unit starts again."""
         with self._lock():
-            record = self._own(run) if run and not self._check else read_json(PIVOT)
+            record = self._own(run) if run and not self._check else read_json(self._path)
             if record is not None and (self._check or not unfinished(record)):
                 record = None
             backward = record is not None and record["phase"] in BACKWARD
@@ -312,7 +353,7 @@ class PivotRecord:
                     line = f"{target} already runs and is the enabled engine unit: nothing to do"
                     return {**result, "changed": False, "story": [line, *told], "msg": line}
                 record = _in_phase({**record, "target": target}, "ready")
-                write_json(PIVOT, record)
+                write_json(self._path, record)
             for verb, unit in moves:
                 (self._units.enable if verb == "enable" else self._units.disable)(unit)
             if record is None:
@@ -324,13 +365,13 @@ class PivotRecord:
             }
             for name in ("rolled_back",) if backward else ("enabled", "done"):
                 record = _in_phase(record, name)
-                write_json(PIVOT, record)
+                write_json(self._path, record)
             story = _back_story(record, told, dependents) if backward else _forth_story(record, told, moves)
             return {
                 **result,
                 "changed": bool(moves or dependents),
                 "story": story,
-                "record": _summary(record),
+                "record": self._summary(record),
                 "msg": story[0],
             }
 
@@ -339,6 +380,12 @@ class PivotRecord:
     def _observe(self, names: Sequence[str]) -> Scene:
         return self._observer(self._units, list(dict.fromkeys(names)), self._gpus)
 
+    def _others(self) -> Iterator[dict[str, Any]]:
+        for path in sorted(PIVOT.parent.glob(f"{PIVOT.stem}*{PIVOT.suffix}")):
+            record = read_json(path) if path != self._path else None
+            if record is not None:
+                yield record
+
     def _lock(self) -> AbstractContextManager[object]:
         return nullcontext() if self._check else Lock(LOCK, self._lock_timeout, who="pivot")
 
@@ -346,8 +393,14 @@ class PivotRecord:
         recorded = list(record["observed"]) if record is not None and unfinished(record) else []
         return list(dict.fromkeys([*self._named, *recorded]))
 
+    def _summary(self, record: Optional[Mapping[str, Any]]) -> Optional[Result]:
+        if record is None:
+            return None
+        kept = ("id", "target", "outgoing", "phase", "phases", "causes", "stages", "backups")
+        return {"path": str(self._path), **{key: record[key] for key in kept}}
+
     def _own(self, run: str) -> dict[str, Any]:
-        record = read_json(PIVOT)
+        record = read_json(self._path)
         if not unfinished(record) or record is None:
             raise TransactionError("this pivot's record is gone: somebody finished or removed it; run again")
         if record["run"] != run:
@@ -359,12 +412,12 @@ class PivotRecord:
         return record
 
     def _take_over(self) -> dict[str, Any]:
-        record = read_json(PIVOT)
+        record = read_json(self._path)
         if not unfinished(record) or record is None:
             raise TransactionError("no pivot was left unfinished on this host: there is nothing to put back")
         record = {**record, "run": uuid.uuid4().hex[:8], "by": whoami("restore")}
         if not self._check:
-            write_json(PIVOT, record)
+            write_json(self._path, record)
         return record
 
     def _new_record(self, last: Optional[Mapping[str, Any]], run: str, target: str, scene: Scene) -> dict[str, Any]:
@@ -382,6 +435,7 @@ class PivotRecord:
             "run": run,
             "by": whoami("pivot"),
             "target": target,
+            "gpus": None if scene.gpus is None else sorted(scene.gpus),
             "outgoing": sorted(scene.active),
             "observed": {unit: state.as_dict() for unit, state in scene.units.items()},
             "backups": str(backups),
@@ -395,10 +449,10 @@ class PivotRecord:
     def _forget(self, record: Mapping[str, Any]) -> None:
         """As if this pivot had never begun: it changed nothing, and the last one's record is worth more."""
         with suppress(FileNotFoundError):
-            os.unlink(PIVOT)
+            os.unlink(self._path)
         if record["previous"]:
             with suppress(FileNotFoundError):
-                os.replace(_archived(record["previous"]), PIVOT)
+                os.replace(_archived(record["previous"]), self._path)
         forget(Path(record["backups"]))
 
     def _start_dependents(self, record: Mapping[str, Any]) -> list[str]:
@@ -457,12 +511,6 @@ def _public(scene: Scene) -> Result:
         ],
         "loose": [str(loose) for loose in scene.loose],
     }
-
-
-def _summary(record: Optional[Mapping[str, Any]]) -> Optional[Result]:
-    if record is None:
-        return None
-    return {key: record[key] for key in ("id", "target", "outgoing", "phase", "phases", "causes", "stages", "backups")}
 
 
 def _condition(unit: UnitState) -> str:

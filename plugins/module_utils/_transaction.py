@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -113,6 +113,8 @@ class Scene:
 
     units: Mapping[str, UnitState]
     loose: tuple[Loose, ...] = ()
+    gpus: Optional[frozenset[int]] = None
+    """Indexes of the GPUs that this is about; None for all of the host."""
 
     @property
     def active(self) -> set[str]:
@@ -147,6 +149,18 @@ def unfinished(record: Optional[Mapping[str, Any]]) -> bool:
             "release does not know; finish that pivot with the release that began it, or move the record away"
         )
     return record["phase"] not in FINISHED
+
+
+def refuse_overlap(others: Iterable[Mapping[str, Any]], scene: Scene) -> None:
+    """Each set of GPUs has a record of its own. Raises TransactionError if one that shares a GPU is unfinished."""
+    for record in others:
+        indexes = record.get("gpus")
+        if unfinished(record) and (indexes is None or scene.gpus is None or scene.gpus & {*indexes}):
+            gpus = "all GPUs" if indexes is None else f"the GPUs {', '.join(map(str, indexes))}"
+            raise TransactionError(
+                f"a pivot of {gpus} to {record['target']} was left in phase {record['phase']}: run it again, or "
+                "restore_production.yml, with those GPUs (gpuops_instance or gpuops_gpus as it was then)"
+            )
 
 
 def observed(record: Mapping[str, Any]) -> dict[str, UnitState]:
@@ -221,6 +235,7 @@ def find_production(record: Optional[Mapping[str, Any]], named: str, scene: Scen
         raise TransactionError(
             f"production is the one enabled engine unit, and {len(enabled)} are enabled ({found}): pass "
             f"gpuops_production_unit, one of {', '.join(sorted(scene.units)) or 'the engine units you deploy'}"
+            + (", or the GPUs of one of them (gpuops_gpus, gpuops_instance)" if len(enabled) > 1 else "")
         )
     return Production(enabled.pop(), "the enabled engine unit", undo=False)
 

@@ -88,6 +88,8 @@ class Unit:
     exec_start: tuple[str, ...]
     """The command line split on spaces: systemd prints it without its quotes."""
     environment_files: tuple[str, ...]
+    environment: tuple[str, ...]
+    """`NAME=value` of Environment=, which may hold secrets: never shown."""
     stop_timeout: float
     """TimeoutStopSec; math.inf for `infinity`."""
     kill_mode: str
@@ -133,7 +135,7 @@ class Unit:
 
 _PROPERTIES = (
     "Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "FragmentPath", "DropInPaths", "MainPID",
-    "ControlGroup", "ExecStart", "EnvironmentFiles", "TimeoutStopUSec", "KillMode", "SendSIGKILL",
+    "ControlGroup", "ExecStart", "EnvironmentFiles", "Environment", "TimeoutStopUSec", "KillMode", "SendSIGKILL",
     "Restart", "Result", "NRestarts", "InvocationID", "NeedDaemonReload", "TriggeredBy", "UpheldBy",
     "RequiredBy", "BoundBy", "OnFailure", "User", "Job", "ConditionResult", "AssertResult", "ExecMainCode",
     "ExecMainStatus",
@@ -196,6 +198,7 @@ def _unit(block: _Block) -> Unit:
         control_group=text("ControlGroup"),
         exec_start=tuple(commands.group(1).split()) if commands else (),
         environment_files=tuple(_IGNORE_ERRORS.sub("", value) for value in block.get("EnvironmentFiles", []) if value),
+        environment=words("Environment"),
         stop_timeout=parse_duration(text("TimeoutStopUSec")),
         kill_mode=text("KillMode"),
         send_sigkill=text("SendSIGKILL") != "no",

@@ -13,7 +13,8 @@ description:
   - This module belongs to the role P(gpuops.inference.pivot#role), which calls it in a fixed order. Read what an
     earlier pivot left with O(state=show); leave the other states to the role.
   - The record C(/var/lib/gpuops/pivot.json) tells what was observed before anything was touched, and how far the pivot
-    came. It is on the managed host, so that it survives the controller.
+    came. It is on the managed host, so that it survives the controller. A pivot of some GPUs has a record of its own
+    beside it.
   - A record is bookkeeping. RV(ignore:changed) speaks of files, enablement and units alone.
 extends_documentation_fragment:
   - gpuops.inference.attributes
@@ -52,7 +53,8 @@ options:
   gpus:
     description:
       - The GPUs this is about, by NVML index or UUID. Unless these are V(all), other engines matter only if they use
-        one of them, and a neighbour on other GPUs keeps its unit and its enablement.
+        one of them, or would if they ran, and a neighbour on other GPUs keeps its unit and its enablement. Each set of
+        GPUs has its own record; one that shares a GPU with an unfinished other is refused.
     type: list
     elements: str
     default: [all]
@@ -184,6 +186,7 @@ record:
   type: dict
   sample:
     id: 20261130T083415-1a2b3c4d
+    path: /var/lib/gpuops/pivot.json
     target: sglang.service
     outgoing: [vllm.service]
     phase: done

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._pivot import (
     PivotRecord,
     active_dependents,
     make_scene,
+    record_path,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._record import Lock, LockedError, read_json
 from ansible_collections.gpuops.inference.plugins.module_utils._transaction import (
@@ -75,7 +76,7 @@ class Host:
             f"RequiredBy={' '.join(self.requires.get(name, []))}\n"
         )
 
-    def scene(self, _units: Units, named: Sequence[str], _gpus: Sequence[str]) -> Scene:
+    def scene(self, _units: Units, named: Sequence[str], gpus: Sequence[str]) -> Scene:
         found = {}
         for name in named:
             exists = self.path(name).exists()
@@ -88,12 +89,15 @@ class Host:
                 files=look([str(self.path(name))]),
                 dependents=tuple(self.requires.get(name, [])) if name in self.active else (),
             )
-        return Scene(found, self.loose)
+        return Scene(found, self.loose, None if "all" in gpus else frozenset(map(int, gpus)))
 
-    def pivot(self, check: bool = False) -> PivotRecord:
-        return PivotRecord(
-            Units(runner=self.systemctl), ["vllm.service", "sglang.service"], 0, check, observer=self.scene
-        )
+    def pivot(
+        self,
+        check: bool = False,
+        gpus: Sequence[str] = ("all",),
+        units: Sequence[str] = ("vllm.service", "sglang.service"),
+    ) -> PivotRecord:
+        return PivotRecord(Units(runner=self.systemctl), units, 0, check, gpus, observer=self.scene)
 
 
 @pytest.fixture
@@ -313,6 +317,46 @@ def test_dependents_are_followed_and_circles_end(host: Host) -> None:
     assert active_dependents(units, unit) == ("b.service", "c.service")
 
 
+# --- parts of a host ---
+
+LOW, HIGH = ["0", "1", "2", "3"], ["4", "5", "6", "7"]
+
+
+def test_halves_have_records_of_their_own(host: Host) -> None:
+    low = host.pivot(gpus=LOW).begin("sglang.service", False)["run"]
+    host.deploy("chat.service", "chat\n")
+    high = host.pivot(gpus=HIGH, units=["chat.service"]).begin("chat.service", False)["run"]
+    drain(host)
+    for gpus, run, unit in ((HIGH, high, "chat.service"), (LOW[::-1], low, "sglang.service")):
+        host.deploy(unit, "new\n")
+        host.active[unit] = "new"
+        host.pivot(gpus=gpus).phase(run, "started", "")
+        host.pivot(gpus=gpus, units=[]).finish(run, unit, [], [])
+    assert left() is None
+    shown = host.pivot(gpus=["3", "2", "1", "0"]).show("")["record"]
+    assert (shown["target"], shown["phase"]) == ("sglang.service", "done")
+    assert shown["path"].endswith("/pivot-0-1-2-3.json")
+    assert host.states["chat.service"] == "enabled", "the other half is none of the last pivot's business"
+
+
+def test_a_pivot_that_shares_a_gpu_with_an_unfinished_one_is_refused(host: Host) -> None:
+    host.pivot(gpus=LOW).begin("sglang.service", False)
+    for gpus in (["all"], ["3", "4"]):
+        with pytest.raises(TransactionError, match="of the GPUs 0, 1, 2, 3 to sglang.service was left in phase begun"):
+            host.pivot(gpus=gpus).begin("sglang.service", False)
+        shown = host.pivot(gpus=gpus).show("")
+        assert shown["production"] is None
+        assert "gpuops_instance or gpuops_gpus" in shown["msg"]
+    host.pivot(gpus=HIGH).begin("sglang.service", False)
+
+
+def test_names_of_records_stay_short() -> None:
+    uuids = [f"GPU-{number:036d}" for number in range(8)]
+    assert len(record_path(uuids).name) < 30
+    assert record_path(uuids) == record_path(uuids[::-1]) != record_path(uuids[1:])
+    assert record_path(["../../etc/passwd"]).parent == record_path(["all"]).parent
+
+
 # --- what a snapshot means ---
 
 
@@ -350,3 +394,18 @@ def test_neighbours_on_other_gpus_are_none_of_our_business() -> None:
     assert found.loose == ()
     assert set(scene(host, ["embed.service"], ["7"]).units) == {"embed.service", "chat.service"}
     assert [loose.pid for loose in scene(host, gpus=["0"]).servers] == [300]
+
+
+def test_a_unit_at_rest_belongs_to_the_gpus_that_its_environment_names(tmp_path: Path) -> None:
+    (tmp_path / "chat.env").write_text("CUDA_VISIBLE_DEVICES=4,5,6,7\n")
+    host = simulated.Host()
+    stopped = simulated.unit("embed.service", active="inactive", sub="dead")
+    host.unit(replace(stopped, environment=("CUDA_VISIBLE_DEVICES=0,1,2,3",)), [])
+    chat = {"environment": ("CUDA_VISIBLE_DEVICES=0",), "environment_files": (str(tmp_path / "chat.env"),)}
+    host.unit(replace(stopped, name="chat.service", **chat), [])
+    host.unit(replace(stopped, name="disabled.service", unit_file_state="disabled"), [])
+    assert set(scene(host, gpus=["0"]).units) == {"embed.service"}
+    assert set(scene(host, gpus=["7"]).units) == {"chat.service"}
+    host.unit(replace(stopped, name="whole.service"), [])
+    assert set(scene(host, gpus=["7"]).units) == {"chat.service", "whole.service"}, "it names none: it takes all"
+    assert scene(host, gpus=["7"]).gpus == {7}
