@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import is_python
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import DROP_IN_NAME
@@ -17,6 +19,97 @@ from ansible_collections.gpuops.inference.plugins.module_utils._units import Uni
 
 # systemd tells the start in microseconds of one clock and files carry another: closer than this is no order.
 _CLOCKS_AGREE = 1.0
+
+# How the template of the role engine begins.
+_OURS = "# Written by gpuops.inference"
+# What somebody put there, on this host; what a distribution ships in /usr/lib belongs to systemd itself.
+_PUT_THERE = ("/etc/systemd/", "/run/systemd/")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that is not as the unit's files say, and what to do about it."""
+
+    text: str
+    cure: str = "a pivot to it, or restart_on_drift, applies what the files say"
+    restart: bool = True
+    """A restart cures it."""
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.cure}"
+
+
+@dataclass(frozen=True)
+class Running:
+    """What is known of a unit's present start."""
+
+    argv: Sequence[str] = ()
+    """Of the main process; () where nothing runs or it cannot be read."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The same."""
+    started_at: float = 0.0
+    """Seconds since the epoch."""
+    stale: bool = False
+    """systemd has not read what the files say now."""
+
+
+def differences(
+    unit: Unit,
+    running: Running,
+    record: Optional[Mapping[str, Any]],
+    variables: Mapping[str, str],
+    secrets: Collection[str] = (),
+) -> list[Difference]:
+    """Where the unit is not what its files say. record is what inference_service wrote at a start of it, if it did;
+    variables are those of its environment files."""
+    found: list[Difference] = []
+    if unit.running:
+        if record is not None and record.get("invocation_id") == unit.invocation_id:
+            texts = changed_files(record["files"], fingerprint(unit))
+        else:
+            texts = newer_files(unit, running.started_at)
+        texts += changed_arguments(unit, running.argv, secrets)
+        texts += changed_environment(variables, running.environment)
+        if running.stale and not texts:
+            texts = ["its unit files changed and systemd had not read them"]
+        found += map(Difference, texts)
+    if unit.load_state == "masked":
+        cure = f"`systemctl unmask {unit.name}` lets it start again"
+        found.append(Difference("it is masked, so that nothing can start it", cure, restart=False))
+    found += [
+        Difference(
+            f"{path} overrides it",
+            "put what it says into gpuops_layout_overrides, and remove it",
+            restart=False,
+        )
+        for path in foreign_drop_ins(unit)
+    ]
+    return found
+
+
+def on_its_port(port: int, strangers: Sequence[object]) -> list[Difference]:
+    """The difference that somebody else makes who listens where the unit's engine should."""
+    cure = "end it (gpuops_foreign=end lets a drain do it), or give one of them another port"
+    return [Difference(f"{strangers[0]} listens on its port {port}", cure, restart=False)] if strangers else []
+
+
+def foreign_drop_ins(unit: Unit) -> list[str]:
+    """Drop-ins that change a unit of ours. A unit that somebody wrote by hand may well have some of his own."""
+    put_there = [path for path in unit.drop_in_paths if path.startswith(_PUT_THERE) and Path(path).name != DROP_IN_NAME]
+    return put_there if put_there and _begins_ours(Path(unit.fragment_path)) else []
+
+
+def _begins_ours(path: Path) -> bool:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").startswith(_OURS)
+    except OSError:
+        return False
+
+
+def changed_environment(variables: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+    """Names whose running value is not the files'. What the process does not have, systemd may have refused."""
+    names = sorted(name for name, value in variables.items() if environment.get(name, value) != value)
+    return [f"its environment has other values than its files for {printable(', '.join(names))}"] if names else []
 
 
 def fingerprint(unit: Unit) -> dict[str, str]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
 
 PROC = Path("/proc")
 
@@ -42,6 +41,16 @@ def listeners(port: int, host: str = "0.0.0.0", proc: Path = PROC) -> list[Liste
         return []
     found = list(_owners(inodes, proc))
     return found or [Listener(0, "", "")]
+
+
+def strangers(port: int, host: str, own: Collection[int], proc: Path = PROC) -> list[Listener]:
+    """The same without the processes `own`. Everybody's descriptors are read only if a socket is none of theirs."""
+    inodes = {inode for address, inode in _sockets(port, proc) if _collide(address, host)}
+    for pid in own if inodes else ():
+        inodes -= {link[8:-1] for link in _links(proc / str(pid)) if link.startswith("socket:[")}
+    if not inodes:
+        return []
+    return list(_owners(inodes, proc)) or [Listener(0, "", "")]
 
 
 def _sockets(port: int, proc: Path) -> Iterator[tuple[str, str]]:
@@ -76,7 +85,7 @@ def _owners(inodes: set[str], proc: Path) -> Iterator[Listener]:
     for directory in proc.iterdir():
         # Processes come and go under our eyes.
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-            if directory.name.isdigit() and any(_link(fd) in links for fd in (directory / "fd").iterdir()):
+            if directory.name.isdigit() and any(link in links for link in _links(directory)):
                 yield Listener(
                     pid=int(directory.name),
                     comm=(directory / "comm").read_text(encoding="utf-8", errors="replace").strip(),
@@ -84,11 +93,12 @@ def _owners(inodes: set[str], proc: Path) -> Iterator[Listener]:
                 )
 
 
-def _link(fd: Path) -> Optional[str]:
-    try:
-        return os.readlink(fd)
-    except OSError:
-        return None
+def _links(process: Path) -> Iterator[str]:
+    # Descriptors, and whole processes, come and go under our eyes.
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        for fd in (process / "fd").iterdir():
+            with suppress(OSError):
+                yield os.readlink(fd)
 
 
 def _cgroup(directory: Path) -> str:

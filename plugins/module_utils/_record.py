@@ -111,6 +111,13 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o600) -> None:
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
 
 
+def read_start(directory: Path, unit: str) -> Optional[dict[str, Any]]:
+    """What inference_service wrote at the last start of the unit. A broken record is as good as none."""
+    with suppress(RecordError):
+        return read_json(directory / f"{unit}.json")
+    return None
+
+
 def write_json(path: Path, data: Mapping[str, Any], mode: int = 0o600) -> None:
     """`write_bytes` for a JSON object, written for people too: indented, one newline at the end."""
     write_bytes(path, (json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode("ascii"), mode)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Optional, Protocol
 
 from ansible_collections.gpuops.inference.plugins.module_utils._drift import (
-    changed_arguments,
-    changed_files,
+    Difference,
+    Running,
+    differences,
     fingerprint,
-    newer_files,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import (
     ENGINES,
@@ -44,7 +44,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._options import s
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import STARTS
 from ansible_collections.gpuops.inference.plugins.module_utils._ports import Listener, listeners
 from ansible_collections.gpuops.inference.plugins.module_utils._ready import Ask, Asking, Look, asker, look
-from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, now, read_json, write_json
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, now, read_start, write_json
 from ansible_collections.gpuops.inference.plugins.module_utils._starting import Start, Verdict
 from ansible_collections.gpuops.inference.plugins.module_utils._units import (
     Runner,
@@ -154,6 +154,8 @@ class Service:
         self._stale = False
         self._key: Optional[str] = None
         self._secrets: list[str] = []
+        self._variables: dict[str, str] = {}
+        self._drift: list[Difference] = []
         self._told: tuple[str, float] = ("", 0.0)
         self._result: dict[str, Any] = {
             "failed": False,
@@ -203,7 +205,8 @@ class Service:
                 return self._would("start", "ready", "once its unit is there")
             raise ServiceError("there is no such unit on this host; `systemctl list-units --all` shows what there is")
         if unit.load_state not in ("loaded", "not-found"):
-            raise ServiceError(f"systemd cannot use the unit: it is {unit.load_state}")
+            masked = f"; `systemctl unmask {self._name}` lets it start" if unit.load_state == "masked" else ""
+            raise ServiceError(f"systemd cannot use the unit: it is {unit.load_state}{masked}")
         self._stale = unit.need_daemon_reload
         if self._stale and not order.check_mode:
             self._host.units.daemon_reload()
@@ -220,9 +223,11 @@ class Service:
             if self._order.check_mode:
                 return self._would("start", "ready", "once it has stopped")
             return self._restarted(unit)
-        drift = self._result["drift"] = [self._shown(text, 512) for text in self._drift(unit)]
-        if drift and self._order.restart_on_drift:
-            return f"{self._restarted(unit)}; restarted because {'; '.join(drift)}"
+        self._drift = self._differences(unit)
+        self._result["drift"] = [self._shown(str(difference), 512) for difference in self._drift]
+        because = [difference.text for difference in self._drift if difference.restart]
+        if because and self._order.restart_on_drift:
+            return f"{self._restarted(unit)}; restarted because {'; '.join(because)}"
         if self._order.check_mode:
             return f"{self._name} runs"
         return self._accompany(unit, None)
@@ -289,7 +294,7 @@ class Service:
                 "(`engine: vllm`)"
             )
         try:
-            variables = read_environment(unit.environment_files)
+            variables = self._variables = read_environment(unit.environment_files)
             keys = [
                 *(variables.get(name) for name in ENGINES[engine].key_variables),
                 argument(unit.exec_start, "--api-key"),
@@ -378,8 +383,8 @@ class Service:
         self._becomes("ready")
         answers = f"{self._name} answers for {where.served_model or 'its model'} on {where.host} port {where.port}"
         if at_once:
-            drift = f", but differs from its files: {'; '.join(result['drift'])}" if result["drift"] else ""
-            return f"{answers}{drift}"
+            drift = "; ".join(difference.text for difference in self._drift)
+            return f"{answers}, but {drift}" if drift else answers
         return f"{answers}, ready {ended - began:.1f} s after {since}"
 
     def _watch(self, start: Start, where: Serving, ours: bool) -> tuple[Verdict, bool]:
@@ -454,27 +459,23 @@ class Service:
 
     # --- what runs
 
-    def _drift(self, unit: Unit) -> list[str]:
+    def _differences(self, unit: Unit) -> list[Difference]:
         host = self._host
-        try:
-            record = read_json(host.starts / f"{self._name}.json") or {}
-        except RecordError:
-            # Broken: then the times of the files must do.
-            record = {}
-        if record.get("invocation_id") == unit.invocation_id:
-            found = changed_files(record["files"], fingerprint(unit))
-        else:
-            found = newer_files(unit, host.wall() - (host.clock() - unit.started))
-            if self._stale and not found:
-                found = ["its unit files changed and systemd had not read them"]
-        return found + changed_arguments(unit, self._argv(unit.main_pid), self._secrets)
+        environment = dict(word.partition("=")[::2] for word in self._words(unit.main_pid, "environ"))
+        started_at = host.wall() - (host.clock() - unit.started)
+        running = Running(self._argv(unit.main_pid), environment, started_at, self._stale)
+        return differences(unit, running, read_start(host.starts, self._name), self._variables, self._secrets)
 
     def _argv(self, pid: int) -> tuple[str, ...]:
-        """Command line of a process, () where it cannot be read. Read by a child: it can block for ever."""
+        """Command line of a process, () where it cannot be read."""
+        return self._words(pid, "cmdline")
+
+    def _words(self, pid: int, file: str) -> tuple[str, ...]:
+        """What the kernel keeps of a process. Read by a child: it can block for ever."""
         if not pid:
             return ()
         try:
-            done = self._host.runner(["head", "-c", "131072", f"/proc/{pid}/cmdline"], 5.0)
+            done = self._host.runner(["head", "-c", "131072", f"/proc/{pid}/{file}"], 5.0)
         except UnitsError:
             return ()
         return tuple(done.out.rstrip("\0").split("\0")) if done.out else ()

@@ -131,6 +131,29 @@ units:
   returned: always
   type: list
   elements: dict
+  contains:
+    name:
+      description: The unit's name.
+      type: str
+    engine:
+      description: The engine that it runs.
+      type: str
+    active_state:
+      description: As systemd calls it.
+      type: str
+    sub_state:
+      description: As systemd calls it.
+      type: str
+    enabled:
+      description: Whether it starts at boot, as systemd calls it.
+      type: str
+    drift:
+      description:
+        - Where it is not what its files say, each with what to do about it. Files that changed and were not applied,
+          other arguments or another environment than the unit's, a drop-in on a unit that the collection wrote, a
+          mask, somebody else on its port. Nothing of this is acted on.
+      type: list
+      elements: str
 holds:
   description: The holds that stand, each with its unit, reason, who, since and until (seconds since the epoch).
   returned: always
@@ -155,6 +178,8 @@ problems:
   elements: str
 """
 
+import os
+import time
 from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
@@ -165,14 +190,61 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
     host_facts,
     process_rows,
 )
+from ansible_collections.gpuops.inference.plugins.module_utils._drift import Running, differences, on_its_port
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import argument, serving
+from ansible_collections.gpuops.inference.plugins.module_utils._environment import read_environment, secrets_of
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import Holds
 from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults
+from ansible_collections.gpuops.inference.plugins.module_utils._paths import STARTS
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, make_plan
+from ansible_collections.gpuops.inference.plugins.module_utils._ports import strangers
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
-from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
-from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import load_units, take_snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, read_start
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
+    PROBE_TIMEOUT,
+    EngineUnit,
+    Snapshot,
+    load_units,
+    take_snapshot,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
+
+
+def drift(probe: Probe, snapshot: Snapshot) -> dict[str, list[str]]:
+    """Of each engine unit, where it is not what its files say. Only root sees enough to tell."""
+    if os.geteuid() or snapshot.blind:
+        return {}
+    variables = {}
+    for name, engine_unit in snapshot.units.items():
+        try:
+            variables[name] = read_environment(engine_unit.unit.environment_files)
+        except OSError:
+            # A directory in its place, say. Whoever starts the unit is told.
+            variables[name] = {}
+    mains = {engine_unit.unit.main_pid for engine_unit in snapshot.units.values() if engine_unit.unit.main_pid}
+    names = {variable for each in variables.values() for variable in each}
+    environments = probe.environs(mains, names, PROBE_TIMEOUT)
+    return {
+        name: unit_drift(engine_unit, snapshot, variables[name], environments.get(engine_unit.unit.main_pid, {}))
+        for name, engine_unit in snapshot.units.items()
+    }
+
+
+def unit_drift(
+    engine_unit: EngineUnit, snapshot: Snapshot, variables: dict[str, str], environment: dict[str, str]
+) -> list[str]:
+    unit = engine_unit.unit
+    main = snapshot.seen.get(unit.main_pid)
+    argv = main.argv if main is not None else ()
+    running = Running(argv, environment, time.time() - (time.monotonic() - unit.started), unit.need_daemon_reload)
+    found = differences(unit, running, read_start(STARTS, unit.name), variables, secrets_of(variables))
+    if unit.running or unit.unit_file_state == "enabled":
+        command = argv if unit.running and argv else unit.exec_start
+        where = serving(engine_unit.engine, command)
+        bound = argument(command, "--host") or where.host
+        found += on_its_port(where.port, strangers(where.port, bound, engine_unit.pids))
+    return [str(difference) for difference in found]
 
 
 def main() -> None:
@@ -187,6 +259,7 @@ def main() -> None:
     try:
         with Probe() as probe:
             snapshot = take_snapshot(probe, load_units(Units()))
+            drifted = drift(probe, snapshot)
         plan = make_plan(snapshot, policy)
         holds = Holds().all()
         left_over = Holds().left_over(snapshot.units)
@@ -199,6 +272,7 @@ def main() -> None:
             "active_state": engine_unit.unit.active_state,
             "sub_state": engine_unit.unit.sub_state,
             "enabled": engine_unit.unit.unit_file_state,
+            "drift": drifted.get(name, []),
         }
         for name, engine_unit in sorted(snapshot.units.items())
     ]

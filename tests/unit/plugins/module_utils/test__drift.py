@@ -11,10 +11,15 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpuops.inference.plugins.module_utils._drift import (
+    Running,
     changed_arguments,
+    changed_environment,
     changed_files,
+    differences,
     fingerprint,
+    foreign_drop_ins,
     newer_files,
+    on_its_port,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, parse_show
 
@@ -105,3 +110,53 @@ def test_what_one_side_alone_says(
 ) -> None:
     configured = replace(unit, exec_start=(*ARGV, *more_there))
     assert changed_arguments(configured, (*ARGV, *more_here)) == [sentence]
+
+
+def test_other_values_in_the_environment_are_told_by_name() -> None:
+    files = {"A": "1", "TOKEN": "swordfish", "GONE": "x"}
+    assert changed_environment(files, {"A": "1", "TOKEN": "tunafish", "HOME": "/"}) == [
+        "its environment has other values than its files for TOKEN"
+    ]
+    assert changed_environment(files, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("fragment", "drop_in", "found"),
+    [
+        ("# Written by gpuops.inference, role engine", "/etc/systemd/system/vllm.service.d/mine.conf", True),
+        ("# Written by gpuops.inference, role engine", "/run/systemd/system/vllm.service.d/90-gpuops-hold.conf", False),
+        ("# Written by gpuops.inference, role engine", "/usr/lib/systemd/system/service.d/10-abort.conf", False),
+        ("[Service]", "/etc/systemd/system/vllm.service.d/mine.conf", False),
+    ],
+)
+def test_a_drop_in_on_a_unit_of_ours_is_told(unit: Unit, fragment: str, drop_in: str, found: bool) -> None:
+    Path(unit.fragment_path).write_text(fragment)
+    assert foreign_drop_ins(replace(unit, drop_in_paths=(drop_in,))) == ([drop_in] if found else [])
+
+
+def test_a_unit_that_systemd_has_not_read_again_and_a_masked_one(unit: Unit) -> None:
+    running = replace(unit, active_state="active", load_state="masked", invocation_id="a")
+    record = {"invocation_id": "a", "files": fingerprint(running)}
+    found = differences(running, Running(ARGV, stale=True), record, {})
+    assert [(str(difference), difference.restart) for difference in found] == [
+        (
+            "its unit files changed and systemd had not read them: "
+            "a pivot to it, or restart_on_drift, applies what the files say",
+            True,
+        ),
+        (
+            "it is masked, so that nothing can start it: `systemctl unmask vllm.service` lets it start again",
+            False,
+        ),
+    ]
+
+
+def test_nothing_runs_and_nothing_differs(unit: Unit) -> None:
+    assert differences(replace(unit, active_state="inactive"), Running(stale=True), None, {"A": "1"}) == []
+
+
+def test_somebody_else_on_its_port_is_told() -> None:
+    assert on_its_port(8000, []) == []
+    (difference,) = on_its_port(8000, ["nginx (pid 7, nginx.service)"])
+    assert str(difference).startswith("nginx (pid 7, nginx.service) listens on its port 8000: ")
+    assert not difference.restart

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpuops.inference.plugins.module_utils._ports import Listener, listeners
+from ansible_collections.gpuops.inference.plugins.module_utils._ports import Listener, listeners, strangers
 
 
 def listening(family: socket.AddressFamily, address: str) -> socket.socket:
@@ -62,3 +62,10 @@ def test_a_socket_that_nobody_seems_to_hold_counts_all_the_same(tmp_path: Path) 
     assert listeners(8000, "127.0.0.1", tmp_path) == [Listener(0, "", "")]
     assert str(Listener(0, "", "")) == "a process that cannot be seen from here"
     assert str(Listener(7, "nginx", "/system.slice/nginx.service")) == "nginx (pid 7, nginx.service)"
+
+
+def test_a_socket_of_our_own_is_no_strangers(loopback: socket.socket) -> None:
+    port = loopback.getsockname()[1]
+    assert strangers(port, "127.0.0.1", {os.getpid()}) == []
+    (found,) = strangers(port, "127.0.0.1", {1})
+    assert found.pid == os.getpid()

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._units import Com
 
 NAME = "vllm.service"
 ARGV = "/opt/vllm/bin/vllm serve /models/K --host 0.0.0.0 --port 8000 --served-model-name kimi"
+CURE = ": a pivot to it, or restart_on_drift, applies what the files say"
 LOADS = 20.0
 """Seconds from the start of the engine to ready."""
 
@@ -73,7 +74,9 @@ class World:
         self.main_pid = 0
         self.exec_start = ARGV
         self.running = ""
+        self.environ = ""
         self.stale = False
+        self.drop_ins = ""
         self.stuck = False
         self.restarts = 0
         self.crash_after: Optional[float] = None
@@ -164,6 +167,7 @@ LoadState={self.load}
 ActiveState={self.active}
 SubState={self.sub}
 FragmentPath={self.fragment}
+DropInPaths={self.drop_ins}
 UnitFileState={self.enabled}
 InactiveExitTimestampMonotonic={int(self.began * 1e6)}
 NeedDaemonReload={"yes" if self.stale else "no"}
@@ -173,6 +177,8 @@ InvocationID={self.invocation or ""}
 """
 
     def cat(self, argv: Sequence[str], timeout: float) -> Completed:
+        if argv[-1].endswith("/environ"):
+            return Completed(0, self.environ, "")
         return Completed(0, "\0".join(["/usr/bin/python3", *self.running.split(), ""]), "")
 
     # --- the engine
@@ -317,8 +323,8 @@ def test_drift_is_told_and_restarts_only_when_told_so_and_once(world: World) -> 
     world.run()
     world.environment.write_text("VLLM_API_KEY=swordfish\nA=1\n")
     told = world.run()
-    assert told["drift"] == [f"{world.environment} has changed"]
-    assert not told["changed"] and told["msg"].endswith(f"but differs from its files: {told['drift'][0]}")
+    assert told["drift"] == [f"{world.environment} has changed{CURE}"]
+    assert not told["changed"] and told["msg"].endswith(f", but {world.environment} has changed")
     assert world.run(restart_on_drift=True)["changed"]
     assert not world.run(restart_on_drift=True)["changed"]
     assert world.did == ["start", "stop", "start"]
@@ -328,7 +334,7 @@ def test_a_start_of_somebody_else_drifts_by_the_times_of_its_files(world: World)
     world.start().now += LOADS
     assert world.run()["drift"] == []
     os.utime(world.fragment, (2e9, 2e9))
-    assert world.run()["drift"] == [f"{world.fragment} was written after the start"]
+    assert world.run()["drift"] == [f"{world.fragment} was written after the start{CURE}"]
 
 
 def test_a_broken_record_is_as_good_as_none(world: World) -> None:
@@ -341,8 +347,30 @@ def test_the_running_arguments_count(world: World) -> None:
     world.run()
     world.running = f"{ARGV} --profiler-config torch"
     result = world.run()
-    assert result["drift"] == ["it runs with `--profiler-config torch`, which its unit does not say"]
+    assert result["drift"] == [f"it runs with `--profiler-config torch`, which its unit does not say{CURE}"]
     assert result["process"]["profiling"] == ["--profiler-config"]
+
+
+def test_the_running_environment_counts_and_is_not_shown(world: World) -> None:
+    world.run()
+    world.environ = "PATH=/bin\0VLLM_API_KEY=tunafish\0"
+    result = world.run()
+    assert result["drift"] == [f"its environment has other values than its files for VLLM_API_KEY{CURE}"]
+    assert "tunafish" not in repr(result) and "swordfish" not in repr(result)
+
+
+def test_what_a_restart_does_not_cure_is_told_and_restarts_nothing(world: World) -> None:
+    world.run()
+    world.fragment.write_text("# Written by gpuops.inference, role engine\n")
+    world.drop_ins = "/etc/systemd/system/vllm.service.d/mine.conf"
+    world.run(restart_on_drift=True)
+    world.did.clear()
+    result = world.run(restart_on_drift=True)
+    assert not result["changed"] and world.did == []
+    assert result["drift"] == [
+        "/etc/systemd/system/vllm.service.d/mine.conf overrides it: "
+        "put what it says into gpuops_layout_overrides, and remove it"
+    ]
 
 
 def test_files_that_systemd_has_not_read_are_read_first(world: World) -> None:
