@@ -10,14 +10,14 @@ import math
 import signal
 import socket
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._ending import Ended, Ending, Pinned
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import Serving, serving
-from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import Holds
 from ansible_collections.gpuops.inference.plugins.module_utils._holders import Process, read_process, wait_channel
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
@@ -58,6 +58,8 @@ LOADING_GRACE = 10.0
 """Seconds for an engine that never answered: it serves nobody, and a loading vLLM loses its one SIGTERM."""
 ROUNDS = 4
 """Plans in one call: the first, and three for what appears while it acts. More than that is a respawner."""
+LONGEST_CURVE = 64
+"""Points of the curve of memory in a result."""
 CONNECT = 1.0
 """Seconds to find out on loopback whether an engine listens."""
 
@@ -95,6 +97,17 @@ class Story:
     survivors: list[dict[str, Any]] = field(default_factory=list)
     verdicts: Mapping[int, Verdict] = field(default_factory=dict)
     released: bool = False
+    memory_samples: list[dict[str, Any]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def see_memory(self, gpus: Iterable[Gpu]) -> None:
+        """A point of the curve, where it moved. Of too many every second one goes: it may take minutes."""
+        used = {str(gpu.index): gpu.memory.used for gpu in gpus if gpu.memory}
+        if not used or (self.memory_samples and self.memory_samples[-1]["used_mib"] == used):
+            return
+        if len(self.memory_samples) >= LONGEST_CURVE:
+            del self.memory_samples[1::2]
+        self.memory_samples.append({"seconds": round(time.monotonic() - self.began, 3), "used_mib": used})
 
     @property
     def changed(self) -> bool:
@@ -120,6 +133,7 @@ class Story:
             "survivors": self.survivors,
             "verdicts": {str(index): verdict.as_dict() for index, verdict in sorted(self.verdicts.items())},
             "released": self.released,
+            "memory_samples": self.memory_samples,
         }
 
 
@@ -160,6 +174,7 @@ class Drain:
         with self.story.stage("plan") as actions:
             while True:
                 plan = make_plan(self._look(), self.policy)
+                self.story.see_memory(plan.gpus)
                 if not plan.unsettled or plan.refusals or time.monotonic() >= deadline:
                     break
                 time.sleep(STATE_POLL)
@@ -342,7 +357,14 @@ class Drain:
         with self.story.stage("release") as actions:
             did_something = bool(self.story.stopped_units or self.story.ended)
             watch = release_watch(
-                self.probe, self.snapshot, plan, self.policy, self.timeouts, self.known, did_something
+                self.probe,
+                self.snapshot,
+                plan,
+                self.policy,
+                self.timeouts,
+                self.known,
+                did_something,
+                self.story.see_memory,
             )
             try:
                 self.story.released = watch.wait() and not plan.missing
@@ -370,6 +392,7 @@ def release_watch(
     timeouts: Timeouts,
     known: Collection[Identity],
     wait_stable: bool,
+    see_memory: Callable[[Iterable[Gpu]], None] = lambda gpus: None,
 ) -> Watch:
     """A watch over the plan's GPUs. Units are not asked again: only GPUs and processes can change the verdict.
 
@@ -383,6 +406,7 @@ def release_watch(
         now = take_snapshot(probe, loaded)
         judged = judge(now, policy)
         shown = {gpu.index: gpu for gpu in now.reading.gpus}
+        see_memory(gpu for gpu in now.reading.gpus if gpu.index in wanted)
         verdicts = {
             gpu.index: verdict_of(shown.get(gpu.index, gpu), now, judged, policy.threshold_mib, known, stuck)
             for gpu in plan.gpus

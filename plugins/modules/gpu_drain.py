@@ -188,6 +188,18 @@ verdicts:
   description: By GPU index, the verdict and why, as M(gpuops.inference.gpu_verify_free) returns them.
   returned: always
   type: dict
+memory_samples:
+  description: How memory came back, a point for each change that was seen, at most 64.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    seconds:
+      description: When, since the drain began.
+      type: float
+    used_mib:
+      description: By GPU index, the MiB in use.
+      type: dict
 released:
   description: Whether every selected GPU was proven free.
   returned: always
