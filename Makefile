@@ -1,5 +1,5 @@
 # Every target sets up what it needs. PYTHON=python3.11 chooses the Python, and with it the ansible-core, that is used.
-.PHONY: help setup lint sanity unit install molecule test test-all bench demo demo-down lock clean
+.PHONY: help setup lint sanity unit install molecule test test-all bench faults demo demo-down lock clean
 export PYTHON
 run := @scripts/bootstrap
 
@@ -32,6 +32,9 @@ test-all:  ## test, make demo twice, and the scenarios that take long
 
 bench:  ## Measure beside what it replaces; writes docs/benchmarks.md
 	$(run) tests/benchmark/run.py
+
+faults:  ## Write docs/faults.md anew from what the scenarios saw
+	$(run) scripts/faults
 
 demo:  ## Pivot a simulated 8-GPU host from vLLM to SGLang
 	$(run) scripts/demo up
