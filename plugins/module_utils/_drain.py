@@ -10,17 +10,23 @@ import math
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._ending import Ended, Ending, Pinned
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import Serving, serving
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading
-from ansible_collections.gpuops.inference.plugins.module_utils._hold import Holds
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import (
+    Hold,
+    Holds,
+    is_stopped_for_a_hold,
+    triggers_of,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._holders import Process, read_process, wait_channel
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.inference.plugins.module_utils._owners import Owner
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     Judged,
     Plan,
@@ -29,11 +35,18 @@ from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     judge,
     make_plan,
     protection_of,
+    restarts,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 from ansible_collections.gpuops.inference.plugins.module_utils._quiesce import quiesce
 from ansible_collections.gpuops.inference.plugins.module_utils._ready import asker
-from ansible_collections.gpuops.inference.plugins.module_utils._release import Identity, Verdict, Watch, verdict_of
+from ansible_collections.gpuops.inference.plugins.module_utils._release import (
+    RESPAWNING,
+    Identity,
+    Verdict,
+    Watch,
+    verdict_of,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
     Snapshot,
     load_units,
@@ -94,6 +107,11 @@ class Story:
     ended: list[Ended] = field(default_factory=list)
     held_units: list[str] = field(default_factory=list)
     lifted_units: list[str] = field(default_factory=list)
+    reread_units: list[str] = field(default_factory=list)
+    respawned: list[str] = field(default_factory=list)
+    """What came back though everything was ended, with what started it."""
+    starters: list[str] = field(default_factory=list)
+    """What may start a unit again that is not held any more."""
     survivors: list[dict[str, Any]] = field(default_factory=list)
     verdicts: Mapping[int, Verdict] = field(default_factory=dict)
     released: bool = False
@@ -111,7 +129,9 @@ class Story:
 
     @property
     def changed(self) -> bool:
-        return bool(self.stopped_units or self.ended or set(self.held_units) ^ set(self.lifted_units))
+        return bool(
+            self.stopped_units or self.ended or self.reread_units or set(self.held_units) ^ set(self.lifted_units)
+        )
 
     @contextmanager
     def stage(self, name: str) -> Iterator[list[str]]:
@@ -130,6 +150,8 @@ class Story:
             "stopped_units": self.stopped_units,
             "ended": [asdict(ended) for ended in self.ended],
             "held_units": [unit for unit in self.held_units if unit not in self.lifted_units],
+            "respawned": self.respawned,
+            "starters": self.starters,
             "survivors": self.survivors,
             "verdicts": {str(index): verdict.as_dict() for index, verdict in sorted(self.verdicts.items())},
             "released": self.released,
@@ -148,8 +170,7 @@ class Drain:
         units: Units,
         holds: Holds,
         journal: Journal,
-        reason: str,
-        who: str,
+        hold: Hold,
         cut_requests: bool = False,
     ) -> None:
         self.policy = policy
@@ -158,9 +179,13 @@ class Drain:
         self.units = units
         self.holds = holds
         self.journal = journal
-        self.reason = reason
-        self.who = who
+        self.hold = hold
+        """What every hold of this drain says beside the name of its unit."""
         self.cut_requests = cut_requests
+        self.triggers: dict[str, list[Unit]] = {}
+        self.planned: dict[str, Unit] = {}
+        """The engine units as they were before anything was done; systemd may forget a unit that has stopped."""
+        self.new_holds: list[str] = []
         self.came_up: frozenset[str] = frozenset()
         self.story = Story()
         self.snapshot = Snapshot(GpuReading(), {}, {}, {})
@@ -178,9 +203,35 @@ class Drain:
                 if not plan.unsettled or plan.refusals or time.monotonic() >= deadline:
                     break
                 time.sleep(STATE_POLL)
-            actions.extend(plan.steps())
+            self.planned = known_units(self.snapshot)
+            self.triggers = triggers_of(plan.hold, self.planned, self.units)
+            actions.extend(self.steps(plan))
         self.known = holders(plan)
         return plan
+
+    def steps(self, plan: Plan) -> list[str]:
+        """The plan in words, with what this drain does about the triggers of units."""
+        steps = plan.steps()
+        quiet = [f"stop {name} until the hold ends" for name in self._stoppable()]
+        return [*steps[: len(plan.hold)], *quiet, *steps[len(plan.hold) :]]
+
+    def _stoppable(self) -> list[str]:
+        return sorted({unit.name for group in self.triggers.values() for unit in group if is_stopped_for_a_hold(unit)})
+
+    def wanted_holds(self, plan: Plan, keep_hold: bool) -> list[Hold]:
+        """The holds that this drain still has to write."""
+        if not plan.acts and not keep_hold:
+            return []
+        terms = self.hold if keep_hold else replace(self.hold, until=0.0, over_reboot=False).while_we_live()
+        return self.holds.wanting(
+            replace(
+                terms,
+                unit=name,
+                ran=is_up(self.planned[name]),
+                triggers={unit.name: unit.active_state for unit in self.triggers.get(name, ())},
+            )
+            for name in plan.hold
+        )
 
     def act(self, plan: Plan, keep_hold: bool) -> None:
         """Carry the plan out, and what follows from it, until all is proven free or nothing more may be done."""
@@ -200,11 +251,14 @@ class Drain:
             # Of units all is told; what the GPUs look like now depends on processes alone.
             self.snapshot = take_snapshot(self.probe, known_units(self.snapshot))
             self.last_judged = judge(self.snapshot, self.policy)
+            self._name_respawners()
 
     def _act(self, plan: Plan, keep_hold: bool) -> None:
-        if plan.acts or keep_hold:
-            self._hold(plan, keep_hold)
+        self._hold(plan, keep_hold)
         self._quiesce(plan)
+        if plan.acts or keep_hold:
+            # Not earlier: a unit that requires its socket stops with it.
+            self.units.stop(self._stoppable())
         for _round in range(ROUNDS):
             if self._more_to_do(plan):
                 self._stop(plan)
@@ -228,22 +282,73 @@ class Drain:
         tried = {survivor["pid"] for survivor in self.story.survivors}
         return bool(set(plan.stop) - self.stuck_units or any(set(ending.members) - tried for ending in plan.end))
 
-    def _hold(self, plan: Plan, lasting: bool) -> None:
+    def _hold(self, plan: Plan, keep_hold: bool) -> None:
+        wanted = self.wanted_holds(plan, keep_hold)
+        unread = self.holds.unread({name: self.planned[name] for name in plan.hold})
+        if not wanted and not unread:
+            return
         with self.story.stage("hold") as actions:
-            placed = self.holds.place(plan.hold, self.reason, self.who, lasting=lasting)
-            self.story.held_units = placed
-            if placed:
+            self.new_holds = [hold.unit for hold in wanted if self.holds.read(hold.unit) is None]
+            self.story.held_units = self.holds.place(wanted, self.units)
+            actions.extend(f"hold {unit}" for unit in self.story.held_units)
+            if not wanted:
                 self.units.daemon_reload()
-            actions.extend(f"hold {unit}" for unit in placed)
+                self.story.reread_units = unread
+                actions.extend(f"systemd reads {unit} again, an earlier run did not come that far" for unit in unread)
 
     def _lift(self, plan: Plan) -> None:
         """Lift what this call placed, and what a killed drain left; a hold that stands is its owner's."""
-        over = dict.fromkeys([*self.story.held_units, *self.holds.left_over(plan.hold)])
-        if over:
-            with self.story.stage("lift") as actions:
-                self.story.lifted_units = self.holds.lift(over)
-                self.units.daemon_reload()
-                actions.extend(f"lift the hold of {unit}" for unit in self.story.lifted_units)
+        over = list(dict.fromkeys([*self.new_holds, *self.holds.left_over(plan.hold)]))
+        if not over:
+            return
+        with self.story.stage("lift") as actions:
+            self.story.lifted_units = over
+            self.holds.lift(over, self.units)
+            actions.extend(f"lift the hold of {unit}" for unit in over)
+        self._watch_units([name for name in over if name in {item["unit"] for item in self.story.stopped_units}])
+
+    def _watch_units(self, names: Sequence[str]) -> None:
+        """Nothing holds these any more: see whether what may start them does."""
+        starters = {name: active for name in names if (active := self._starters(self.planned[name]))}
+        if not starters:
+            return
+        self.story.starters = [f"{', '.join(active)} may start {name}" for name, active in starters.items()]
+        with self.story.stage("watch") as actions:
+            deadline = time.monotonic() + self.timeouts.stable_for
+            while not self.story.respawned:
+                self.story.respawned = [
+                    f"{name} came back when its hold ended, started by {' or '.join(starters[name])}"
+                    for name, unit in self.units.show(list(starters)).items()
+                    if is_up(unit) or unit.job
+                ]
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(STATE_POLL)
+            actions.extend(self.story.respawned or self.story.starters)
+            if self.story.respawned:
+                self.story.released = False
+
+    def _starters(self, unit: Unit) -> list[str]:
+        """The active units that start this one when they see fit."""
+        names = sorted({*unit.triggered_by, *unit.upheld_by})
+        return [name for name, other in self.units.show(names).items() if other.active_state == "active"]
+
+    def _name_respawners(self) -> None:
+        """Newcomers on the GPUs, and what started the units that they are in: a verdict knows processes alone."""
+        selected = {index for index, verdict in self.story.verdicts.items() if verdict.verdict == RESPAWNING}
+        newcomers: dict[Owner, list[str]] = {}
+        for item in self.last_judged:
+            if item.held & selected and item.seen.process.identity not in self.known:
+                newcomers.setdefault(item.seen.owner, []).append(str(item.seen.process.pid))
+        for owner, pids in newcomers.items():
+            text = f"pid {', '.join(pids[:3])} came back in {owner}"
+            if restarts(owner):
+                unit = self.units.show([owner.name])[owner.name]
+                starters = self._starters(unit)
+                if unit.restart not in ("", "no"):
+                    starters.append(f"its own Restart={unit.restart}")
+                text += f", started by {' or '.join(starters)}" if starters else ""
+            self.story.respawned.append(text)
 
     def _quiesce(self, plan: Plan) -> None:
         """Wait until the engines that came up have nothing to do. Raises NotQuietError, with nothing stopped yet."""
@@ -283,7 +388,7 @@ class Drain:
                 name: began + min(self.timeouts.of(unit), math.inf if name in self.came_up else LOADING_GRACE)
                 for name, unit in waiting.items()
             }
-            self.journal.send(f"Stopping {', '.join(plan.stop)}: {self.reason}", units=" ".join(plan.stop))
+            self.journal.send(f"Stopping {', '.join(plan.stop)}: {self.hold.reason}", units=" ".join(plan.stop))
             self.units.stop(plan.stop)
             killed: set[str] = set()
             asked = began

@@ -6,6 +6,9 @@
 
 A hold is a file that tells people who holds and why, and a drop-in that makes systemd look for it. `Assert` refuses
 starts and restarts; `Restart=no` is there because systemd 257 skips asserts in automatic restarts.
+
+The sockets, timers and paths that start the unit are refused as well, and stopped by the drain: a socket or path whose
+unit is refused a few times in a row fails for good (trigger-limit-hit), and would not be what it was afterwards.
 """
 
 from __future__ import annotations
@@ -13,23 +16,36 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._holders import read_process
-from ansible_collections.gpuops.inference.plugins.module_utils._paths import HOLDS, RUNTIME_UNITS
+from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
+    HOLDS,
+    KEPT_HOLDS,
+    RUNTIME_UNITS,
+    SYSTEM_UNITS,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, read_json, write_json
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, Units, UnitsError, parse_duration
 
 UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]{0,244}\.service\Z")
 """systemd.unit(5): what a unit may be called. A name that does not fit cannot leave the directories below."""
 
 DROP_IN_NAME = "90-gpuops-hold.conf"
+DRAIN = "drain"
+PIVOT = "pivot"
+TRIGGER_TYPES = (".socket", ".timer", ".path")
+SETTLE = 2.0
+"""Seconds for a trigger to be active again: it listens or waits, there is nothing to load."""
 
 
 class HoldError(Exception):
-    """The name cannot be a service unit's."""
+    """A name that cannot be a service unit's, or a time that cannot be the end of a hold."""
 
 
 @dataclass(frozen=True)
@@ -43,88 +59,342 @@ class Hold:
     unit: str
     reason: str
     who: str
-    since: float
+    since: float = field(default_factory=time.time)
     until: float = 0.0
     pid: int = 0
     start: int = 0
+    controller: str = ""
+    purpose: str = DRAIN
+    """What it is part of: an undrain lifts those of a drain, and leaves those of a pivot."""
+    over_reboot: bool = False
+    ran: bool = False
+    """The unit ran when it was first held."""
+    triggers: Mapping[str, str] = field(default_factory=dict)
+    """The sockets, timers and paths of the unit, with the state (ActiveState) that each was first seen in."""
 
-    def over(self, now: float) -> bool:
+    def over(self, now: float) -> str:
+        """Why it holds no longer; '' while it does."""
         if self.until and now >= self.until:
-            return True
+            return f"its time was up at {local_time(self.until)}"
         if not self.pid:
-            return False
+            return ""
         holder = read_process(self.pid)
-        return holder is None or holder.start != self.start
+        return "" if holder is not None and holder.start == self.start else "the drain that placed it was killed"
+
+    def while_we_live(self) -> Hold:
+        ourselves = read_process(os.getpid())
+        return self if ourselves is None else replace(self, pid=ourselves.pid, start=ourselves.start)
+
+    @property
+    def end(self) -> str:
+        """When it ends by itself, for people."""
+        return (f"until {local_time(self.until)}" if self.until else "until it is lifted") + (
+            ", over reboots" if self.over_reboot else "" if self.until else " or the host reboots"
+        )
+
+    @property
+    def words(self) -> str:
+        origin = f" from {self.controller}" if self.controller not in ("", self.who, "local") else ""
+        return f"held since {local_time(self.since)} by {self.who}{origin}: {self.reason} ({self.end})"
 
     def __str__(self) -> str:
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        return f"{self.unit} is held since {since} by {self.who}: {self.reason}"
+        return f"{self.unit} is {self.words}"
+
+
+def local_time(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def end_of_hold(text: str, now: float) -> float:
+    """The moment meant by a time span (`4h`, `1d 12h`) or an ISO 8601 time, local where it names no zone."""
+    words = text.split()
+    if words and all(re.fullmatch(r"\d+(s|min|h|d|w)", word) for word in words):
+        moment = now + parse_duration(text)
+    else:
+        try:
+            moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text.strip())).timestamp()
+        except (ValueError, OverflowError, OSError):
+            raise HoldError(
+                f"{text!r} is neither a time span (90min, 4h, 1d 12h) nor an ISO 8601 time (2027-01-31T06:00)"
+            ) from None
+    if moment <= now:
+        raise HoldError(f"{text!r} is {local_time(moment)} here, which is past")
+    return moment
+
+
+def triggers_of(units: Iterable[str], loaded: Mapping[str, Unit], systemd: Units) -> dict[str, list[Unit]]:
+    """The sockets, timers and paths that start each unit, those that are not active too."""
+    names = {
+        name: {
+            *(other for other in loaded[name].triggered_by if other.endswith(TRIGGER_TYPES)),
+            # systemd knows only those in its memory, and these need not be.
+            *(name[: -len(".service")] + ending for ending in TRIGGER_TYPES),
+        }
+        for name in units
+        if name in loaded
+    }
+    shown = systemd.show(sorted({name for group in names.values() for name in group}))
+    return {
+        name: [unit for other in sorted(group) if (unit := shown[other]).exists and name in unit.triggers]
+        for name, group in names.items()
+    }
+
+
+def is_stopped_for_a_hold(trigger: Unit) -> bool:
+    """Whether a hold stops this trigger.
+
+    A timer that counts from the boot is left running: started again, it would at once do what it did long ago. Timers
+    do not fail of refusals.
+    """
+    return trigger.active_state == "active" and not trigger.since_boot
 
 
 class Holds:
-    """The holds of this host. Every change needs a daemon-reload afterwards, which is the caller's to batch."""
+    """The holds of this host: those that end with a reboot in /run, the others in /var and /etc."""
 
-    def __init__(self, directory: Path = HOLDS, units: Path = RUNTIME_UNITS) -> None:
+    def __init__(
+        self,
+        directory: Path = HOLDS,
+        units: Path = RUNTIME_UNITS,
+        kept: Path = KEPT_HOLDS,
+        kept_units: Path = SYSTEM_UNITS,
+    ) -> None:
         self.directory = directory
         self.units = units
+        self._places = {True: (kept, kept_units), False: (directory, units)}
 
     def read(self, unit: str) -> Optional[Hold]:
         """The standing hold of a unit; one that is over is none. Raises RecordError if its file is broken."""
-        data = read_json(self.directory / _checked(unit))
-        try:
-            hold = Hold(**data) if data is not None else None
-        except TypeError as error:
-            raise RecordError(
-                f"{self.directory / unit} is no hold of this release ({error}); look at it, then remove it"
-            ) from error
+        hold = self._read(unit)
         return None if hold is None or hold.over(time.time()) else hold
 
-    def left_over(self, units: Iterable[str]) -> list[str]:
-        """Those of the units that are still refused though their hold is over: its drain was killed, or time is up."""
-        return [unit for unit in units if self._drop_in(unit).exists() and self.read(unit) is None]
+    def left_over(self, units: Iterable[str]) -> dict[str, str]:
+        """Those of the units that are still refused though their hold is over, and why it is."""
+        found = {}
+        for unit in units:
+            hold = self._read(unit)
+            why = hold.over(time.time()) if hold is not None else "nobody knows who placed it"
+            if why and (hold is not None or any(self._drop_in(unit, kept).exists() for kept in (True, False))):
+                found[unit] = why
+        return found
 
     def all(self) -> list[Hold]:
-        try:
-            names = sorted(name for name in os.listdir(self.directory) if name.endswith(".service"))
-        except FileNotFoundError:
-            return []
-        except PermissionError as error:
-            raise RecordError(f"only root reads {self.directory}: run with `become: true`") from error
-        return [hold for name in names if (hold := self.read(name)) is not None]
+        """Those that stand, and those that are over and were not lifted."""
+        return [hold for name in self._names() if (hold := self._read(name)) is not None]
 
-    def place(self, units: Iterable[str], reason: str, who: str, until: float = 0.0, lasting: bool = True) -> list[str]:
-        """Hold the units that are not held yet; an older hold keeps its own words. Returns those newly held.
+    def wanting(self, holds: Iterable[Hold]) -> list[Hold]:
+        """What has to be written so that these stand: new ones, those of which a part is missing, those to be kept.
 
-        One that is not lasting is over when this process is.
+        An older hold keeps its own words. What was first seen of a unit and its triggers is never forgotten, not even
+        with a hold that is over: later looks see what that hold made of them.
         """
-        placed = [unit for unit in units if self.read(unit) is None]
-        ourselves = None if lasting else read_process(os.getpid())
-        for unit in placed:
-            hold = Hold(unit, reason, who, time.time(), until)
-            if ourselves is not None:
-                hold = replace(hold, pid=ourselves.pid, start=ourselves.start)
-            write_json(self.directory / unit, asdict(hold))
-            drop_in = self._drop_in(unit)
-            drop_in.parent.mkdir(parents=True, exist_ok=True)
-            marker = str(self.directory / unit).replace("%", "%%")
-            drop_in.write_text(f"[Unit]\nAssertPathExists=!{marker}\n\n[Service]\nRestart=no\n", encoding="ascii")
-        return placed
+        wanted = []
+        for new in holds:
+            old = self._read(new.unit)
+            if old is None:
+                wanted.append(new)
+            elif old.over(time.time()):
+                wanted.append(replace(new, ran=new.ran or old.ran, triggers={**new.triggers, **old.triggers}))
+            elif (
+                new.over_reboot > old.over_reboot
+                or not self._drop_in(old.unit, old.over_reboot).exists()
+                or set(new.triggers) - set(old.triggers)
+            ):
+                kept = old.over_reboot or new.over_reboot
+                wanted.append(replace(old, over_reboot=kept, triggers={**new.triggers, **old.triggers}))
+        return wanted
 
-    def lift(self, units: Iterable[str]) -> list[str]:
-        """Take holds away, those that are over too. Returns the units that had one."""
-        lifted = []
-        for unit in units:
-            drop_in = self._drop_in(unit)
-            if drop_in.exists() or (self.directory / unit).exists():
-                lifted.append(unit)
-            (self.directory / unit).unlink(missing_ok=True)
-            drop_in.unlink(missing_ok=True)
-            if drop_in.parent.is_dir() and not any(drop_in.parent.iterdir()):
-                drop_in.parent.rmdir()
-        return lifted
+    def place(self, holds: Iterable[Hold], systemd: Units) -> list[str]:
+        """Hold the units that are not held yet. Returns those for which something was written."""
+        wanted = self.wanting(holds)
+        for hold in wanted:
+            directory, units = self._places[hold.over_reboot]
+            write_json(directory / _checked(hold.unit), {**asdict(hold), "triggers": dict(hold.triggers)})
+            marker = str(directory / hold.unit).replace("%", "%%")
+            refuse = f"[Unit]\nAssertPathExists=!{marker}\n"
+            _write(self._drop_in(hold.unit, hold.over_reboot), refuse + "\n[Service]\nRestart=no\n")
+            for trigger in hold.triggers:
+                _write(self._drop_in(trigger, hold.over_reboot), refuse)
+            if hold.until:
+                self._write_end(hold, directory / hold.unit, units)
+        if wanted:
+            systemd.daemon_reload()
+        for hold in wanted:
+            if hold.over_reboot:
+                # It stands twice until here, so that there is no moment without it.
+                (self.directory / hold.unit).unlink(missing_ok=True)
+                self._remove_files(hold, kept=False)
+            if hold.until:
+                systemd.start(_ender(hold.unit, ".timer"))
+        return [hold.unit for hold in wanted]
 
-    def _drop_in(self, unit: str) -> Path:
-        return self.units / f"{_checked(unit)}.d" / DROP_IN_NAME
+    def lift(self, units: Iterable[str], systemd: Units) -> list[str]:
+        """Take holds away, those that are over too, and give their triggers back. Returns the units that had one.
+
+        Killed at any point, what is left is either still a hold or hinders nothing, and the next lift goes on from it:
+        the words, with what is to be given back, go last. UnitsError if a trigger does not start again.
+        """
+        lifted = {unit: self._read(unit) for unit in units if self._traces(unit)}
+        if not lifted:
+            return []
+        for unit, hold in lifted.items():
+            for kept in (True, False):
+                self._remove_files(hold or Hold(unit, "", ""), kept)
+        ends = [_ender(unit, ".timer") for unit, hold in lifted.items() if hold is not None and hold.until]
+        systemd.daemon_reload()
+        systemd.stop([name for name in ends if systemd.show([name])[name].active_state == "active"])
+        due = sorted(
+            trigger for hold in lifted.values() if hold for trigger, state in hold.triggers.items() if state == "active"
+        )
+        try:
+            _give_back(due, systemd)
+        finally:
+            for unit in lifted:
+                for directory, _units in self._places.values():
+                    (directory / unit).unlink(missing_ok=True)
+        return list(lifted)
+
+    def unread(self, loaded: Mapping[str, Unit]) -> list[str]:
+        """Units for which systemd goes by another hold than is written down: somebody was killed before the reload."""
+
+        def written(name: str) -> list[str]:
+            # The one in /etc goes before the one in /run.
+            paths = [self._drop_in(name, kept) for kept in (True, False)]
+            return [str(path) for path in paths if path.exists()][:1]
+
+        return [
+            name
+            for name, unit in loaded.items()
+            if [path for path in unit.drop_in_paths if path.endswith(f"/{DROP_IN_NAME}")] != written(name)
+        ]
+
+    # --- files
+
+    def _read(self, unit: str) -> Optional[Hold]:
+        for directory, _units in self._places.values():
+            path = directory / _checked(unit)
+            data = read_json(path)
+            if data is not None:
+                try:
+                    return Hold(**data)
+                except TypeError as error:
+                    raise RecordError(
+                        f"{path} is no hold of this release ({error}); look at it, then remove it"
+                    ) from error
+        return None
+
+    def _names(self) -> list[str]:
+        names: set[str] = set()
+        for directory, _units in self._places.values():
+            try:
+                names.update(name for name in os.listdir(directory) if UNIT_NAME.match(name))
+            except FileNotFoundError:
+                continue
+            except PermissionError as error:
+                raise RecordError(f"only root reads {directory}: run with `become: true`") from error
+        return sorted(names)
+
+    def _traces(self, unit: str) -> bool:
+        return any((directory / _checked(unit)).exists() for directory, _units in self._places.values()) or any(
+            self._drop_in(unit, kept).exists() for kept in (True, False)
+        )
+
+    def _drop_in(self, unit: str, kept: bool) -> Path:
+        name = unit if unit.endswith(TRIGGER_TYPES) else _checked(unit)
+        return self._places[kept][1] / f"{name}.d" / DROP_IN_NAME
+
+    def _remove_files(self, hold: Hold, kept: bool) -> None:
+        for path in self._files(hold, kept):
+            path.unlink(missing_ok=True)
+            if path.parent.suffix in (".d", ".wants"):
+                with suppress(OSError):
+                    path.parent.rmdir()
+
+    def _files(self, hold: Hold, kept: bool) -> Iterator[Path]:
+        """All that a hold wrote for systemd."""
+        yield from (self._drop_in(name, kept) for name in (hold.unit, *hold.triggers))
+        units = self._places[kept][1]
+        if hold.until:
+            yield units / "timers.target.wants" / _ender(hold.unit, ".timer")
+            yield units / _ender(hold.unit, ".timer")
+            yield units / _ender(hold.unit, ".service")
+
+    # --- the end of a hold with an end
+
+    def _write_end(self, hold: Hold, marker: Path, units: Path) -> None:
+        """A timer that lifts the hold when its time is up, as `lift` does: nobody of ours may be there then."""
+        timer, service = _ender(hold.unit, ".timer"), _ender(hold.unit, ".service")
+        moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(hold.until + 1))
+        files = list(self._files(hold, hold.over_reboot))
+        drop_ins, own = files[: len(hold.triggers) + 1], files[len(hold.triggers) + 1 :]
+        due = [trigger for trigger, state in hold.triggers.items() if state == "active"]
+        commands = [
+            ["/bin/rm", "-f", *map(str, drop_ins)],
+            ["-/bin/rmdir", *(str(path.parent) for path in drop_ins)],
+            ["/bin/systemctl", "daemon-reload"],
+            *([["-/bin/systemctl", "start", "--no-block", *due]] if due else []),
+            ["/bin/systemctl", "stop", "--no-block", timer],
+            ["/bin/rm", "-f", str(marker), *map(str, own)],
+        ]
+        _write(
+            units / service,
+            f"[Unit]\nDescription=Lift the hold of {hold.unit}\n\n[Service]\nType=oneshot\n"
+            # It is asked after each boot, too.
+            f"ExecCondition=/bin/sh -c 'test \"$(date +%%s)\" -ge {int(hold.until)}'\n"
+            + "".join(f"ExecStart={' '.join(map(_word, command))}\n" for command in commands),
+        )
+        _write(
+            units / timer,
+            f"[Unit]\nDescription=End of the hold of {hold.unit}\n\n"
+            # A moment that passed while the host was off never comes.
+            f"[Timer]\nOnCalendar={moment}\nAccuracySec=1s\n" + "OnBootSec=10s\n" * hold.over_reboot,
+        )
+        if hold.over_reboot:
+            wants = units / "timers.target.wants" / timer
+            wants.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                wants.symlink_to(f"../{timer}")
+
+
+def _give_back(names: list[str], systemd: Units) -> None:
+    """Start these triggers again, and see that they are."""
+    deadline = time.monotonic() + SETTLE
+    failed = []
+    for name in names:
+        if systemd.show([name])[name].active_state == "active":
+            continue
+        try:
+            systemd.start(name)
+        except UnitsError:
+            failed.append(name)
+    waiting = [name for name in names if name not in failed]
+    while waiting:
+        waiting = [name for name, unit in systemd.show(waiting).items() if unit.active_state != "active"]
+        if waiting and time.monotonic() >= deadline:
+            failed += waiting
+            break
+        if waiting:
+            time.sleep(0.05)
+    if failed:
+        raise UnitsError(
+            f"the hold is lifted, but {', '.join(failed)}, active before it, cannot be started again: "
+            f"see `systemctl status {failed[0]}`"
+        )
+
+
+def _ender(unit: str, ending: str) -> str:
+    return f"gpuops-hold-{unit[: -len('.service')]}{ending}"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="ascii")
+
+
+def _word(text: str) -> str:
+    """One argument of an ExecStart=; the dash before a program stays outside of the quotes."""
+    escaped = text.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$").replace('"', '\\"')
+    return f'-"{escaped[1:]}"' if text.startswith("-/") else f'"{escaped}"'
 
 
 def _checked(unit: str) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
-from ansible_collections.gpuops.inference.plugins.module_utils._hold import UNIT_NAME
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import UNIT_NAME, HoldError, end_of_hold
 
 _PROTECTED = re.compile(r"\d+|/.+|.+\.(service|scope)( of uid \d+)?")
 
@@ -31,6 +32,13 @@ def option_faults(params: Mapping[str, Any]) -> Iterator[str]:
     port = params.get("port")
     if port is not None and not 0 < port < 65536:
         yield f"port is {port}; it must be between 1 and 65535"
+    if params.get("hold_until"):
+        try:
+            end_of_hold(params["hold_until"], time.time())
+        except HoldError as error:
+            yield f"hold_until: {error}"
+    if params.get("keep_hold") is False:
+        yield from (f"{name} needs keep_hold: true" for name in ("hold_until", "hold_over_reboot") if params.get(name))
     for unit in params.get("units") or ():
         if not UNIT_NAME.match(service_name(unit)):
             yield f"units: {unit!r} is no name of a service unit"

@@ -20,6 +20,8 @@ STATE = Path("/var/lib/gpuops")
 """Lasting state, root 0700: what a second run must find after a reboot."""
 PIVOT = STATE / "pivot.json"
 RECORDS = STATE / "records"
+KEPT_HOLDS = STATE / "hold"
+"""Holds that a reboot does not end."""
 BACKUPS = STATE / "backups"
 STARTS = STATE / "starts"
 

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -42,10 +43,10 @@ def now() -> str:
 
 
 def whoami(what: str) -> dict[str, Any]:
-    """Who is asking, for locks, holds and records: {pid, start, command, controller, since}.
+    """Who is asking, for locks, holds and records: {pid, start, command, user, controller, since}.
 
-    `start` is in clock ticks since boot and makes the pid unambiguous. `controller` is the address that the SSH
-    session came from, else the user behind sudo, else "local".
+    `start` is in clock ticks since boot and makes the pid unambiguous. `user` is who logged in. `controller` is the
+    address that the SSH session came from, else the user behind sudo, else "local".
     """
     ourselves = read_process(os.getpid())
     ssh = os.environ.get("SSH_CONNECTION", "").split()
@@ -54,9 +55,17 @@ def whoami(what: str) -> dict[str, Any]:
         "pid": os.getpid(),
         "start": ourselves.start if ourselves is not None else None,
         "command": what,
+        "user": sudo_user or _user_name(os.getuid()),
         "controller": ssh[0] if ssh else f"sudo by {sudo_user}" if sudo_user else "local",
         "since": now(),
     }
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 @contextmanager

@@ -329,8 +329,7 @@ class Service:
 
     def _lift_hold(self) -> None:
         self._read_hold()
-        if self._host.holds.lift([self._name]):
-            self._host.units.daemon_reload()
+        self._host.holds.lift([self._name], self._host.units)
 
     def _check_port(self, unit: Unit) -> None:
         where = self._serving(unit, ())

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ansible_collections.gpuops.inference.plugins.module_utils._arguments import (
@@ -18,6 +19,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, spans
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import Hold
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Judged, Plan, ghost_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._release import FREE, Verdict
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
@@ -40,15 +42,13 @@ def drain_result(
     chosen = {gpu.index for gpu in plan.gpus}
     after = [gpu for gpu in drain.snapshot.reading.gpus if gpu.index in chosen]
     would_change = not refused and bool(
-        plan.acts
-        or drain.holds.left_over(plan.hold)
-        or (keep_hold and any(drain.holds.read(unit) is None for unit in plan.hold))
+        plan.acts or drain.holds.left_over(plan.hold) or drain.wanted_holds(plan, keep_hold)
     )
     ghosts = list(ghost_faults(before, plan.gpus)) if check_mode else []
     result = story.as_dict()
     result.update(
         changed=would_change if check_mode else story.changed,
-        plan=plan.steps(),
+        plan=drain.steps(plan),
         refusals=list(refused),
         processes=process_rows(plan.judged),
         left_alone=capped([item.as_dict() for item in plan.judged if item.action == "leave"]),
@@ -61,9 +61,15 @@ def drain_result(
         },
         **host_facts(before),
     )
+    standing = [hold for unit in plan.hold if (hold := drain.holds.read(unit)) is not None]
+    result["holds"] = [asdict(hold) for hold in standing]
     if check_mode:
         result["would_release"] = not refused and not ghosts
     lines = _lines(result, story.verdicts, error, check_mode)
+    if not check_mode:
+        # Said whatever else had to be left out.
+        last = _held_lines(standing)
+        lines = [*lines[: LONGEST_STORY - len(last)], *last]
     if ghosts:
         lines = [*lines[: LONGEST_STORY - 1], "not free after that: " + "; ".join(ghosts)]
     result["msg"] = "\n".join(lines[:LONGEST_STORY])
@@ -108,9 +114,18 @@ def _lines(result: Mapping[str, Any], verdicts: Mapping[int, Verdict], error: st
         where = f", waits in {survivor['waits_in']}" if survivor["waits_in"] else ""
         lines.append(f"pid {survivor['pid']} ({survivor['name']}, state {survivor['state']}{where}) {survivor['why']}")
     lines += not_free_lines(verdicts)
-    if result["held_units"]:
-        lines.append(f"held until a pivot, restore_production or a reboot lifts it: {', '.join(result['held_units'])}")
+    lines += result["respawned"]
+    if result["starters"] and not result["respawned"]:
+        lines.append(f"not held any more: {'; '.join(result['starters'])}; keep_hold: true would keep it from that")
     return lines
+
+
+def _held_lines(holds: Sequence[Hold]) -> list[str]:
+    """One line for all holds that end alike."""
+    ends: dict[str, list[str]] = {}
+    for hold in holds:
+        ends.setdefault(f"{hold.who}: {hold.reason} ({hold.end})", []).append(hold.unit)
+    return [f"{', '.join(units)} held by {end}" for end, units in ends.items()][:3]
 
 
 def not_free_lines(verdicts: Mapping[int, Verdict]) -> list[str]:

@@ -115,6 +115,12 @@ class Unit:
     """Its exit status, or the number of the signal that killed it."""
     started: float
     """When its present or last activation began, on CLOCK_MONOTONIC; 0 for never."""
+    on_failure_of: tuple[str, ...] = ()
+    on_success_of: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
+    """What a socket, timer or path starts."""
+    since_boot: bool = False
+    """A timer that counts from the boot or from its own start: once stopped it would begin to count anew."""
 
     @property
     def exists(self) -> bool:
@@ -139,9 +145,10 @@ _PROPERTIES = (
     "Restart", "Result", "NRestarts", "InvocationID", "NeedDaemonReload", "TriggeredBy", "UpheldBy",
     "RequiredBy", "BoundBy", "OnFailure", "User", "Job", "ConditionResult", "AssertResult", "ExecMainCode",
     "ExecMainStatus",
-    "InactiveExitTimestampMonotonic",
+    "InactiveExitTimestampMonotonic", "OnFailureOf", "OnSuccessOf", "Triggers", "TimersMonotonic",
 )  # fmt: skip
 
+_SINCE_BOOT = ("OnBootUSec", "OnStartupUSec", "OnActiveUSec")
 _PROPERTY_LINE = re.compile("(" + "|".join(_PROPERTIES) + ")=")
 _EXEC_ARGV = re.compile(r"argv\[\]=(.*?) ; ignore_errors=", re.DOTALL)
 _IGNORE_ERRORS = re.compile(r" \(ignore_errors=(?:yes|no)\)$")
@@ -219,6 +226,10 @@ def _unit(block: _Block) -> Unit:
         exec_main_code=number("ExecMainCode"),
         exec_main_status=number("ExecMainStatus"),
         started=number("InactiveExitTimestampMonotonic") / 1e6,
+        on_failure_of=words("OnFailureOf"),
+        on_success_of=words("OnSuccessOf"),
+        triggers=words("Triggers"),
+        since_boot=any(base in timer for timer in block.get("TimersMonotonic", []) for base in _SINCE_BOOT),
     )
 
 

@@ -56,9 +56,33 @@ options:
     choices: [refuse, end]
     default: refuse
   keep_hold:
-    description: Leave the engine units held at the end, so that nothing can start them until the hold is lifted.
+    description:
+      - Leave the engine units held at the end, so that nothing can start them until the hold is lifted, by
+        M(gpuops.inference.gpu_undrain) for instance.
+      - Sockets, paths and timers that start them are stopped meanwhile, and started again when the hold is lifted. A
+        timer that counts from the boot goes on, and its unit is refused.
+      - Without it the units are held for the length of the drain. The module fails where something starts one again as
+        soon as they are not, and names it.
+      - A hold that stands already keeps its reason and its end.
     type: bool
     default: false
+  hold_until:
+    description:
+      - When the hold ends by itself, as a time span (V(90min), V(4h), V(1d 12h)) or an ISO 8601 time, which is local to
+        the host where it names no zone. Nothing is started then.
+      - Without it the hold stands until it is lifted.
+    type: str
+  hold_over_reboot:
+    description: Let the hold stand over reboots. Otherwise a reboot ends it, and enabled units start.
+    type: bool
+    default: false
+  hold_for:
+    description:
+      - What the hold is part of. M(gpuops.inference.gpu_undrain) lifts the holds of a drain, and those of a pivot only
+        when they are named.
+    type: str
+    choices: [drain, pivot]
+    default: drain
   reason:
     description: Why, in a few words. Kept in the hold, the record and the journal.
     type: str
@@ -105,6 +129,7 @@ options:
     type: float
     default: 0
 seealso:
+  - module: gpuops.inference.gpu_undrain
   - module: gpuops.inference.gpu_verify_free
   - module: gpuops.inference.gpu_info
 """
@@ -120,6 +145,8 @@ EXAMPLES = r"""
   gpuops.inference.gpu_drain:
     gpu_count: 8
     keep_hold: true
+    hold_over_reboot: true
+    hold_until: 1d
     reason: driver update
   become: true
 """
@@ -170,7 +197,22 @@ survivors:
   type: list
   elements: dict
 held_units:
-  description: Units this call holds beyond its end.
+  description: Units for which this call placed or repaired a hold that stays.
+  returned: always
+  type: list
+  elements: str
+holds:
+  description: The holds of the drained units that stand now, as M(gpuops.inference.gpu_info) returns them.
+  returned: always
+  type: list
+  elements: dict
+respawned:
+  description: What came back though everything was ended, with what started it.
+  returned: always
+  type: list
+  elements: str
+starters:
+  description: What is active and may start a unit again that is not held any more.
   returned: always
   type: list
   elements: str
@@ -247,7 +289,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain, NotQuietError, Timeouts
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
-from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError, Holds
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import Hold, HoldError, Holds, end_of_hold
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.inference.plugins.module_utils._options import (
     option_faults,
@@ -278,6 +320,9 @@ ARGUMENTS: dict[str, Any] = {
     },
     "foreign": {"type": "str", "choices": ["refuse", "end"], "default": "refuse"},
     "keep_hold": {"type": "bool", "default": False},
+    "hold_until": {"type": "str"},
+    "hold_over_reboot": {"type": "bool", "default": False},
+    "hold_for": {"type": "str", "choices": ["drain", "pivot"], "default": "drain"},
     "reason": {"type": "str", "default": "drain"},
     "force": {"type": "bool", "default": False},
     "quiesce_timeout": {"type": "float", "default": 60.0},
@@ -314,6 +359,15 @@ def main() -> None:
         stable_for=params["stable_for"],
     )
     who = whoami(f"gpu_drain: {params['reason']}")
+    hold = Hold(
+        "",
+        params["reason"],
+        who["user"],
+        until=end_of_hold(params["hold_until"], time.time()) if params["hold_until"] else 0.0,
+        controller=who["controller"],
+        purpose=params["hold_for"],
+        over_reboot=params["hold_over_reboot"],
+    )
     began = time.monotonic()
     try:
         with Lock(LOCK, params["lock_timeout"], who["command"]), Probe() as probe:
@@ -324,8 +378,7 @@ def main() -> None:
                 Units(),
                 Holds(),
                 Journal(),
-                params["reason"],
-                who["controller"],
+                hold,
                 cut_requests=params["on_quiesce_timeout"] == "proceed",
             )
             plan = drain.plan()

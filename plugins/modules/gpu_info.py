@@ -155,10 +155,44 @@ units:
       type: list
       elements: str
 holds:
-  description: The holds that stand, each with its unit, reason, who, since and until (seconds since the epoch).
+  description: What keeps units from starting.
   returned: always
   type: list
   elements: dict
+  contains:
+    unit:
+      description: The unit that is held.
+      type: str
+    reason:
+      description: Why.
+      type: str
+    who:
+      description: Who logged in to hold it.
+      type: str
+    controller:
+      description: Where from.
+      type: str
+    since:
+      description: Since when, in seconds since the epoch.
+      type: float
+    until:
+      description: When it ends by itself, in seconds since the epoch, or 0.
+      type: float
+    over:
+      description: Why it should be gone, for one that is over and was not lifted yet. Empty for one that stands.
+      type: str
+    over_reboot:
+      description: Whether a reboot does not end it.
+      type: bool
+    purpose:
+      description: What it is part of, drain or pivot.
+      type: str
+    ran:
+      description: Whether the unit ran when it was first held.
+      type: bool
+    triggers:
+      description: The sockets, timers and paths that are held with it, and the state each was first seen in.
+      type: dict
 driver_version:
   description: Version of the kernel driver.
   returned: always
@@ -263,6 +297,7 @@ def main() -> None:
         plan = make_plan(snapshot, policy)
         holds = Holds().all()
         left_over = Holds().left_over(snapshot.units)
+        unread = Holds().unread({name: engine_unit.unit for name, engine_unit in snapshot.units.items()})
     except (GpuSelectionError, UnitsError, RecordError) as error:
         module.fail_json(msg=str(error))
     units = [
@@ -278,15 +313,19 @@ def main() -> None:
     ]
     facts = host_facts(snapshot)
     facts["problems"] += [
-        f"{name} cannot be started: a killed drain left its hold; the next drain, or inference_service, lifts it"
-        for name in left_over
+        f"{name} cannot be started: its hold is over ({why}) and was not lifted; gpu_undrain or the next drain lifts it"
+        for name, why in left_over.items()
+    ]
+    facts["problems"] += [
+        f"systemd has not read what holds {name} now: the next drain, or `systemctl daemon-reload`, makes it"
+        for name in unread
     ]
     module.exit_json(
         changed=False,
         gpus=gpu_rows(plan.gpus),
         processes=process_rows(plan.judged),
         units=units,
-        holds=[asdict(hold) for hold in holds],
+        holds=[{**asdict(hold), "over": hold.over(time.time())} for hold in holds],
         **facts,
     )
 

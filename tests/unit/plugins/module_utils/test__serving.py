@@ -301,7 +301,8 @@ def test_somebody_else_who_answers_is_not_ready(world: World) -> None:
 
 
 def test_a_held_unit_is_not_started_unless_told_so(world: World) -> None:
-    world.holds.place([NAME], "profiling", "10.0.0.1")
+    world.holds.place([Hold(NAME, "profiling", "10.0.0.1")], world.host().units)
+    world.did.clear()
     result = world.run()
     assert result["failed"] and not result["changed"]
     assert "by 10.0.0.1: profiling" in result["reason"]
@@ -314,7 +315,8 @@ def test_a_held_unit_is_not_started_unless_told_so(world: World) -> None:
 
 def test_a_held_engine_is_not_stopped_to_be_restarted(world: World) -> None:
     world.start()
-    world.holds.place([NAME], "profiling", "10.0.0.1")
+    world.holds.place([Hold(NAME, "profiling", "10.0.0.1")], world.host().units)
+    world.did.clear()
     assert world.run("restarted")["failed"]
     assert world.did == []
 
