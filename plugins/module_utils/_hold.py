@@ -94,7 +94,7 @@ class Hold:
 
     @property
     def words(self) -> str:
-        origin = f" from {self.controller}" if self.controller not in ("", self.who, "local") else ""
+        origin = f" from {self.controller}" if self.controller not in ("", "local", f"sudo by {self.who}") else ""
         return f"held since {local_time(self.since)} by {self.who}{origin}: {self.reason} ({self.end})"
 
     def __str__(self) -> str:
@@ -237,12 +237,13 @@ class Holds:
         lifted = {unit: self._read(unit) for unit in units if self._traces(unit)}
         if not lifted:
             return []
+        ends = [_ender(unit, ".timer") for unit, hold in lifted.items() if hold is not None and hold.until]
+        # Before its files go: a timer whose unit vanishes has failed.
+        systemd.stop([name for name, timer in systemd.show(ends).items() if timer.active_state == "active"])
         for unit, hold in lifted.items():
             for kept in (True, False):
                 self._remove_files(hold or Hold(unit, "", ""), kept)
-        ends = [_ender(unit, ".timer") for unit, hold in lifted.items() if hold is not None and hold.until]
         systemd.daemon_reload()
-        systemd.stop([name for name in ends if systemd.show([name])[name].active_state == "active"])
         due = sorted(
             trigger for hold in lifted.values() if hold for trigger, state in hold.triggers.items() if state == "active"
         )
@@ -329,11 +330,11 @@ class Holds:
         drop_ins, own = files[: len(hold.triggers) + 1], files[len(hold.triggers) + 1 :]
         due = [trigger for trigger, state in hold.triggers.items() if state == "active"]
         commands = [
+            ["/bin/systemctl", "stop", timer],
             ["/bin/rm", "-f", *map(str, drop_ins)],
             ["-/bin/rmdir", *(str(path.parent) for path in drop_ins)],
             ["/bin/systemctl", "daemon-reload"],
             *([["-/bin/systemctl", "start", "--no-block", *due]] if due else []),
-            ["/bin/systemctl", "stop", "--no-block", timer],
             ["/bin/rm", "-f", str(marker), *map(str, own)],
         ]
         _write(
