@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import time
 import uuid
 from typing import Any, Optional
@@ -19,6 +20,9 @@ from ansible_collections.gpuops.inference.plugins.module_utils._background impor
 # The host answers at the next change, or after this long: no connection is silent longer.
 _SILENCE = 30
 
+# A counter that moves is printed this often, in seconds.
+_PACE = 5.0
+
 # How often a result is looked for once the process has ended.
 _LAST_READS = 3
 
@@ -26,6 +30,30 @@ _ALIVE = "gpuops: alive"
 _ENDED = "gpuops: ended"
 
 display = Display()
+
+# Read where ansible-playbook has loaded us, before a worker of it closes everything: there it is never a terminal.
+_TERMINAL = sys.stdout.isatty()
+
+
+class Lines:
+    """What is printed of a host's progress: a line for each phase and, where somebody watches, for its counter too."""
+
+    def __init__(self, host: str, hosts: int, terminal: bool) -> None:
+        self._host = host
+        self._terminal = terminal
+        # Fifty hosts that count must not scroll away what one of them says.
+        self._pace = max(_PACE, float(hosts))
+        self._phase = ""
+        self._at = 0.0
+
+    def line(self, text: str, moment: float) -> str:
+        """The line to print for what a host told, '' for none. moment is in seconds on any clock."""
+        told = json.loads(text) if text.startswith('{"unit"') else {}
+        if not told or (told["phase"] == self._phase and not (self._terminal and moment - self._at >= self._pace)):
+            return ""
+        self._phase, self._at = told["phase"], moment
+        rest = f", {told['rest']}" if told["rest"] else ""
+        return f"{self._host}: {told['unit']}: {told['status']} ({told['seconds']:.0f} s{rest})"
 
 
 class ActionModule(ActionBase):
@@ -50,15 +78,13 @@ class ActionModule(ActionBase):
 
     def _watch(self, pid: int, path: str, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Print what the process tells until it ends, and return its result."""
-        host = task_vars.get("inventory_hostname", "")
+        shown = Lines(task_vars.get("inventory_hostname", ""), len(task_vars.get("ansible_play_batch", ())), _TERMINAL)
         lines: list[str] = []
         while True:
             alive, new = self._read(pid, path, len(lines) + 1)
             lines += new
-            for line in new:
-                told = json.loads(line) if line.startswith('{"unit"') else {}
-                if told:
-                    display.display(f"{host}: {told['unit']}: {told['status']} ({told['seconds']:.0f} s)")
+            for line in filter(None, (shown.line(text, time.monotonic()) for text in new)):
+                display.display(line)
             if not alive:
                 for dummy in range(_LAST_READS):
                     if has_result(lines):

@@ -49,10 +49,12 @@ class Cause:
     """After this line the start is lost even where the engine does not exit. Other causes may be overcome."""
     vague: bool = False
     """It says only that something failed: a better cause, before it or after it, is shown instead."""
+    who: str = ""
+    """`gpu` or `port`: somebody else may have it, whom the log does not name."""
 
 
-def _causes(*table: tuple[str, str], final: bool = False, vague: bool = False) -> tuple[Cause, ...]:
-    return tuple(Cause(re.compile(line), reason, final, vague) for line, reason in table)
+def _causes(*table: tuple[str, str], final: bool = False, vague: bool = False, who: str = "") -> tuple[Cause, ...]:
+    return tuple(Cause(re.compile(line), reason, final, vague, who) for line, reason in table)
 
 
 def _milestones(*table: tuple[str, str]) -> tuple[Milestone, ...]:
@@ -63,41 +65,145 @@ LOADING = "loading weights"
 JOINING = "joining the GPUs"
 ANSWERING = "answering"
 
-CAUSES = _causes(
-    # systemd, about a unit that did not get as far as its engine
-    (r"Failed to locate executable (?P<what>[^:]+)", "the unit's program {what} does not exist"),
-    (r"Failed at step (?P<step>\w+) spawning (?P<what>[^:]+): (?P<why>.*)", "cannot run {what} ({step}): {why}"),
-    (r"Failed to load environment files: (?P<why>.*)", "the unit's environment file cannot be read: {why}"),
-    (r"(?:has been|was) killed by the OOM killer", "the kernel killed it: the host ran out of memory"),
+_GPU, _PORT = "gpu", "port"
+
+# How both engines tell that a process of theirs ended.
+_CHILD_ENDED = r"(?:crashed with exit code|died unexpectedly \(exit code:) "
+
+CAUSES = (
+    *_causes(
+        # systemd, about a unit that did not get as far as its engine
+        (r"^refused: (?P<why>.*)", "the unit's guard refused the start: {why}"),
+        (r"Failed to locate executable (?P<what>[^:]+)", "the unit's program {what} does not exist"),
+        (r"Failed at step (?P<step>\w+) spawning (?P<what>[^:]+): (?P<why>.*)", "cannot run {what} ({step}): {why}"),
+        (r"Failed to load environment files: (?P<why>.*)", "the unit's environment file cannot be read: {why}"),
+        (
+            r"(?:has been|was) killed by the OOM killer|systemd-oomd killed",
+            "the kernel killed it: the host's memory, or the unit's MemoryMax=, was used up",
+        ),
+    ),
     # the GPUs
-    (
-        r"CUDA out of memory.*?Process (?P<pid>\d+) has (?P<held>[\d.]+ \w+) memory in use",
-        "a GPU ran out of memory and process {pid} holds {held} of it: the GPUs were not drained",
+    *_causes(
+        (
+            r"NCCL .*Failed to CUDA calloc (?P<size>\d+) bytes",
+            "NCCL found no GPU memory left: lower gpu-memory-utilization or mem-fraction-static",
+        ),
+        (
+            r"CUDA out of memory.*?Process (?P<pid>\d+) has (?P<held>[\d.]+ \w+) memory in use",
+            "a GPU ran out of memory and process {pid} holds {held} of it: the GPUs were not drained",
+        ),
+        (
+            r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)",
+            "a GPU ran out of memory (tried to allocate {size}): the model does not fit, or somebody holds memory",
+        ),
+        (
+            r"CUDA (?:error: )?out of memory|CUDA_ERROR_OUT_OF_MEMORY",
+            "a GPU ran out of memory: the model does not fit, or somebody holds memory",
+        ),
+        who=_GPU,
     ),
-    (
-        r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)",
-        "a GPU ran out of memory (tried to allocate {size}): the model does not fit, or somebody holds memory",
+    *_causes(
+        (
+            r"no kernel image is available|is not compatible with the current PyTorch installation"
+            r"|TllmGenFmhaRunner|device kernel image is invalid",
+            "the engine was built without kernels for this GPU (no kernel image)",
+        ),
+        (
+            r"(?P<what>driver version is insufficient for CUDA|unsupported display driver / cuda driver)",
+            "the engine's CUDA needs another driver ({what}): install the driver it wants, or an engine for this one",
+        ),
+        (
+            r"No CUDA GPUs are available|CUDA unknown error|Failed to infer device type|no CUDA-capable device",
+            "the engine sees no GPU: the unit's DeviceAllow= or CUDA_VISIBLE_DEVICES hides them, or the driver is "
+            "not usable (`nvidia-smi`)",
+        ),
+        (
+            r"(?P<what>uncorrectable \w+ error|GPU is lost|fallen off the bus|unspecified launch failure)",
+            "a GPU failed ({what}): `journalctl --dmesg --grep=Xid` tells which",
+        ),
+        (
+            r"peer access is not supported|peer mapping resources exhausted|p2p.*(?:failed|not supported)",
+            "GPU peer-to-peer transfers do not work on this host: try NCCL_P2P_DISABLE=1",
+        ),
+        (
+            r"Watchdog caught collective operation timeout.*?OpType=(?P<what>\w+)",
+            "NCCL timed out: the GPUs waited for each other in {what}; a worker is stuck, or peer-to-peer transfers "
+            "do not work (try NCCL_P2P_DISABLE=1)",
+        ),
+        (
+            r"Some NCCL operations have failed or timed out|DistStoreError: Timed out",
+            "NCCL timed out: a worker did not come to the meeting of the GPUs, or died there",
+        ),
+        # Before NCCL's own words: it says both.
+        (r"/dev/shm.*No space left|No space left on device.*/dev/shm", "/dev/shm is full"),
+        (
+            r"(?:NCCL error|ncclUnhandledCudaError|ncclSystemError)(?: in)?:?\s*(?P<why>.*)",
+            "NCCL failed: {why}; NCCL_DEBUG=INFO in the unit's environment tells more",
+        ),
+        # the host
+        (
+            r"Insufficient space in /dev/shm.*?: (?P<need>.*? required), (?P<free>.*? free)",
+            "/dev/shm is full: {need}, {free}; leftovers of killed engines fill it",
+        ),
+        (
+            rf"Bus error|{_CHILD_ENDED}-7\b|unable to (?:write to|mmap .* from) file </torch_",
+            "/dev/shm is full (a bus error): leftovers of killed engines fill it",
+        ),
+        (r"No space left on device", "a file system is full"),
+        (
+            rf"{_CHILD_ENDED}-9\b",
+            "a worker was killed (SIGKILL): by the kernel if the host's memory was used up "
+            "(`journalctl --dmesg --grep=oom`), else by somebody",
+        ),
+        (
+            r"DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|^MemoryError|: MemoryError",
+            "the host's memory is used up",
+        ),
+        (
+            r"[Ww]atchdog timeout \((?P<what>[^)]*)\)",
+            "the engine's own watchdog ended it, a step took too long ({what})",
+        ),
+        (
+            r"Timed out waiting for engines? ",
+            "the engine's own limit for its start passed: raise VLLM_ENGINE_READY_TIMEOUT_S",
+        ),
+        # the command line and what it names
+        (
+            r": error: (?P<what>(?:unrecognized|ambiguous|invalid|unknown|argument|the following|one of) .*)",
+            "the engine refuses its command line: {what}",
+        ),
+        (r"^\s*Value error, (?P<what>.*?)(?: \[type=.*)?$", "the engine refuses a value: {what}"),
+        (
+            r"(?:No such file or directory: |any model weights with )[`'\"]?(?P<what>[^`'\"]*\.safetensors)",
+            "the model is incomplete, a file is missing: {what}",
+        ),
+        (
+            r"(?P<what>Cannot find any model weights.*|\w+ weights were not initialized.*|SafetensorError: .*)",
+            "the model is incomplete or damaged: {what}",
+        ),
+        (
+            r"(?:ImportError|OSError): (?P<what>\S+: cannot open shared object file.*)",
+            "the engine is not installed whole: {what}",
+        ),
+        (r"ModuleNotFoundError: (?P<what>.*)", "the engine is not installed whole: {what}"),
+        (r"FileNotFoundError: (?P<what>.*)", "a file is missing: {what}"),
+        # Not its user: what a device policy leaves out is refused to root as well.
+        (
+            r"\[Errno 1\] Operation not permitted: [b'\"]*(?P<what>/dev/[^'\"]+)",
+            "the unit does not allow itself {what}: its DeviceAllow= lacks it (`devices` of the layout)",
+        ),
+        (
+            r"\[Errno 13\] Permission denied: [b'\"]*(?P<what>/dev/[^'\"]+)",
+            "the mode of {what} shuts the unit's user out: `ls -l` shows it, nvidia-modprobe or a udev rule sets it",
+        ),
+        (r"PermissionError: (?P<what>.*)", "the unit's user may not do it: {what}"),
+        (r"(?P<what>Can't load the (?:configuration|model|tokenizer) .*)", "the model cannot be read: {what}"),
+        (
+            r"(?P<what>.*(?:HFValidationError|is not a local folder and is not a valid model).*)",
+            "no such model: {what}",
+        ),
     ),
-    (r"CUDA out of memory", "a GPU ran out of memory: the model does not fit, or somebody holds memory"),
-    (r"no kernel image is available", "the engine was built without kernels for this GPU (no kernel image)"),
-    (r"NCCL error(?: in)?:?\s*(?P<why>.*)", "NCCL failed: {why}"),
-    # the host
-    (
-        r"Insufficient space in /dev/shm.*?: (?P<need>.*? required), (?P<free>.*? free)",
-        "/dev/shm is full: {need}, {free}; leftovers of killed engines fill it",
-    ),
-    (r"No space left on device.*/dev/shm|/dev/shm.*No space left", "/dev/shm is full"),
-    (r"No space left on device", "a file system is full"),
-    # the command line and what it names
-    (
-        r": error: (?P<what>(?:unrecognized|ambiguous|invalid|unknown|argument|the following|one of) .*)",
-        "the engine refuses its command line: {what}",
-    ),
-    (r"ModuleNotFoundError: (?P<what>.*)", "the engine is not installed whole: {what}"),
-    (r"FileNotFoundError: (?P<what>.*)", "a file is missing: {what}"),
-    (r"PermissionError: (?P<what>.*)", "the unit's user may not do it: {what}"),
-    (r"(?P<what>Can't load the (?:configuration|model|tokenizer) .*)", "the model cannot be read: {what}"),
-    (r"(?P<what>.*(?:HFValidationError|is not a local folder and is not a valid model).*)", "no such model: {what}"),
+    *_causes((rf"{_CHILD_ENDED}(?P<what>-?\d+)", "a worker ended (exit code {what})"), vague=True),
 )
 """Causes in the words of systemd, Python, torch and CUDA, whatever the engine."""
 
@@ -172,12 +278,15 @@ ENGINES: dict[str, Engine] = {
                     r"No available memory for the cache blocks",
                     "no GPU memory is left for the KV cache: somebody holds some, or gpu-memory-utilization is too low",
                 ),
+                who=_GPU,
+            ),
+            *_causes(
                 (
                     r"To serve at least one request with the model's max seq len",
                     "the KV cache does not hold one request of the full length: lower max-model-len",
                 ),
-                (r"\[Errno 98\]", "its port is taken"),
             ),
+            *_causes((r"\[Errno 98\]", "its port is taken"), who=_PORT),
             *_causes(
                 (r"EngineCore failed to start", "the engine core failed to start"),
                 (r"Engine core initialization failed", "the engine core failed to start"),
@@ -223,9 +332,10 @@ ENGINES: dict[str, Engine] = {
                     r"Not enough memory\. Please try to increase --mem-fraction-static",
                     "no GPU memory is left for the KV cache: somebody holds some, or mem-fraction-static is too low",
                 ),
+                who=_GPU,
             ),
             # It notices only after the whole load, and then hangs with its memory held.
-            *_causes((r"\[Errno 98\]", "its port is taken"), final=True),
+            *_causes((r"\[Errno 98\]", "its port is taken"), final=True, who=_PORT),
             *_causes(
                 (r"Scheduler hit an exception", "a scheduler failed"),
                 (r"Received sigquit from a child process", "a child process failed"),

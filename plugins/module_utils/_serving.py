@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,12 @@ from ansible_collections.gpuops.inference.plugins.module_utils._environment impo
     secrets_of,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import UNIT_NAME, HoldError, Holds
+from ansible_collections.gpuops.inference.plugins.module_utils._holders import (
+    cgroup,
+    find_nodes,
+    process_table,
+    scan_descriptors,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._log import Log, journalctl
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import (
     mask_argv,
@@ -63,6 +70,9 @@ _PACE = 0.25
 _FIRST_ANSWER = 5.0
 # A counter that moves is told this often; a new phase at once.
 _TELL = 5.0
+
+# Command lines whose last good start is remembered.
+_KEPT = 8
 
 _DEFAULT_STOP = 120.0
 # After TimeoutStopSec systemd kills: what the kernel needs for that.
@@ -97,6 +107,14 @@ class Lines(Readable, Protocol):
     def lines(self) -> list[str]: ...
 
 
+def gpu_users() -> list[Listener]:
+    """Processes that have a GPU and its unified memory open, as all do that compute and no monitor does."""
+    processes = process_table()
+    scan = scan_descriptors(processes.values(), find_nodes())
+    users = sorted(pid for pid, opened in scan.by_pid.items() if opened.minors and opened.uvm)
+    return [Listener(pid, processes[pid].comm, cgroup(pid)) for pid in users]
+
+
 def _wait(sources: Sequence[Readable], seconds: float) -> None:
     select.select(sources, [], [], seconds)
 
@@ -115,12 +133,14 @@ class Host:
     asking: Callable[[Callable[[], Look]], AbstractContextManager[Looks]] = Asking
     runner: Runner = run_command
     listeners: Callable[[int, str], list[Listener]] = listeners
+    gpu_users: Callable[[], list[Listener]] = gpu_users
     pids: Callable[[str], set[int]] = cgroup_pids
     io_bytes: Callable[[str], int] = cgroup_io_bytes
     require_cgroups: Callable[[], None] = require_cgroup_v2
     starts: Path = STARTS
     tell: Callable[[Mapping[str, Any]], None] = lambda progress: None
-    """Hears of every change while something is waited for: unit, status, seconds since the beginning."""
+    """Hears of every change while something is waited for: unit, phase, status, seconds since the beginning, and how
+    long the rest may take, in words."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +177,8 @@ class Service:
         self._variables: dict[str, str] = {}
         self._drift: list[Difference] = []
         self._told: tuple[str, float] = ("", 0.0)
+        self._status = ""
+        self._expected: Optional[float] = None
         self._result: dict[str, Any] = {
             "failed": False,
             "changed": False,
@@ -355,12 +377,14 @@ class Service:
             unit.invocation_id if ours else None,
         )
         since = "its start" if ours else "this task joined its start"
+        took = self._good_starts().get(_digest(unit))
+        self._expected = None if took is None else (began if ours else unit.started) + took
         verdict, at_once = self._watch(start, where, ours)
+        ended = host.clock()
         if ours and start.invocation:
             result["changed"] = True
-            self._record_start(start.invocation, files)
+            self._record_start(unit, start.invocation, files, ended - began if verdict.ready else None)
         after = self._show()
-        ended = host.clock()
 
         if not at_once:
             self._add_stages(start, ended, f"start {self._name}" if ours else "")
@@ -376,7 +400,7 @@ class Service:
             **{name: round(start.passed[name] - began, 3) if name in start.passed else None for name in _CHECKS},
         }
         if not verdict.ready:
-            raise ServiceError(self._failure(start, verdict, after, f"{ended - began:.1f} s after {since}"))
+            raise ServiceError(self._failure(start, verdict, where, after, f"{ended - began:.1f} s after {since}"))
         if at_once:
             result["state"]["before"] = result["diff"]["before"]["state"] = "ready"
         self._becomes("ready")
@@ -420,7 +444,7 @@ class Service:
                 verdict = start.verdict(moment)
                 if verdict is not None:
                     return verdict, verdict.ready and log is None
-                self._tell(start.status, moment=moment)
+                self._tell(start.phase, start.status, moment)
                 if latest.running and moment - asked_at >= _PACE:
                     asking.ask()
                 sources: list[Readable] = [asking]
@@ -438,11 +462,11 @@ class Service:
         others = [listener for listener in found if listener.pid and listener.pid not in own]
         return str(others[0]) if own and others and len(others) == len(found) else ""
 
-    def _failure(self, start: Start, verdict: Verdict, unit: Unit, when: str) -> str:
+    def _failure(self, start: Start, verdict: Verdict, where: Serving, unit: Unit, when: str) -> str:
         self._becomes(_state(unit))
         if not start.invocation:
             return verdict.reason
-        text = f"not ready, failed {when} while {start.status}: {verdict.reason}"
+        text = f"not ready, failed {when} while {start.status}: {verdict.reason}{self._others(verdict, where, unit)}"
         if not verdict.stop:
             return text
         self._host.units.stop([self._name])
@@ -450,11 +474,36 @@ class Service:
         self._becomes(_state(unit))
         return f"{text}; it was stopped" if not unit.running else f"{text}; it was told to stop"
 
-    def _record_start(self, invocation: str, files: Optional[dict[str, str]]) -> None:
-        write_json(
-            self._host.starts / f"{self._name}.json",
-            {"version": 1, "unit": self._name, "invocation_id": invocation, "at": now(), "files": files or {}},
-        )
+    def _others(self, verdict: Verdict, where: Serving, unit: Unit) -> str:
+        """Who else has what the engine could not get. Its log does not say that."""
+        if not verdict.who:
+            return ""
+        try:
+            own = self._host.pids(unit.control_group)
+            port = verdict.who == "port"
+            found = self._host.listeners(where.port, where.host) if port else self._host.gpu_users()
+        except (OSError, UnitsError):
+            return ""
+        names = [str(other) for other in found if other.pid not in own]
+        what = f"port {where.port} is" if port else "GPUs are"
+        if not names:
+            return f"; nobody else has {'that port' if port else 'a GPU open'} now"
+        return f"; {what} open in {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"
+
+    def _good_starts(self) -> dict[str, float]:
+        """How long starts took until ready, in seconds, by the digest of the command line; the newest last."""
+        return dict((read_start(self._host.starts, self._name) or {}).get("good", {}))
+
+    def _record_start(
+        self, unit: Unit, invocation: str, files: Optional[dict[str, str]], seconds: Optional[float]
+    ) -> None:
+        good = self._good_starts()
+        if seconds is not None:
+            good.pop(_digest(unit), None)
+            good[_digest(unit)] = round(seconds, 1)
+        record = {"unit": self._name, "invocation_id": invocation, "at": now(), "files": files or {}}
+        kept = dict(list(good.items())[-_KEPT:])
+        write_json(self._host.starts / f"{self._name}.json", {"version": 1, **record, "good": kept})
 
     # --- what runs
 
@@ -486,7 +535,7 @@ class Service:
         host = self._host
         began = host.clock()
         self._result["changed"] = True
-        self._tell("stopping")
+        self._tell("stopping", "stopping", began)
         host.units.stop([self._name])
         patience = self._order.stop_timeout
         if patience is None:
@@ -540,14 +589,31 @@ class Service:
     def _shown(self, text: str, limit: int) -> str:
         return printable(mask_text(text, self._secrets), limit)
 
-    def _tell(self, status: str, moment: Optional[float] = None) -> None:
+    def _tell(self, phase: str, status: str, moment: float) -> None:
         """Tell whoever watches how far we are: a new phase at once, a counter now and then."""
-        moment = self._host.clock() if moment is None else moment
         told, at = self._told
-        same_phase = told.rstrip("0123456789/ ") == status.rstrip("0123456789/ ")
-        if status != told and not (same_phase and moment - at < _TELL):
-            self._told = (status, moment)
-            self._host.tell({"unit": self._name, "status": status, "seconds": round(moment - self._began, 1)})
+        if phase != told or (status != self._status and moment - at >= _TELL):
+            self._told, self._status = (phase, moment), status
+            self._host.tell(
+                {
+                    "unit": self._name,
+                    "phase": phase,
+                    "status": status,
+                    "seconds": round(moment - self._began, 1),
+                    "rest": "" if self._expected is None else _rest(self._expected - moment),
+                }
+            )
+
+
+def _digest(unit: Unit) -> str:
+    return hashlib.sha256(" ".join(unit.exec_start).encode()).hexdigest()[:16]
+
+
+def _rest(seconds: float) -> str:
+    """How long a start still takes if it is like the last one."""
+    if seconds < 1:
+        return "longer than the last start"
+    return f"about {f'{seconds:.0f} s' if seconds < 120 else f'{seconds / 60:.0f} min'} to go"
 
 
 _CHECKS = ("health", "models", "completion")

@@ -57,6 +57,8 @@ class Verdict:
     reason: str = ""
     stop: bool = False
     """The unit still holds the GPUs, or would come back, for nothing: stop it."""
+    who: str = ""
+    """What somebody else may have, whom the reason does not name: `gpu` or `port`."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Start:
         self._refused: Optional[str] = None
         self._position = -1
         self._causes: list[tuple[Cause, str]] = []
-        self._overcome = ""
+        self._overcome: Optional[tuple[Cause, str]] = None
         self._exception = ""
         self._last_words = ""
         self._lost_at: Optional[float] = None
@@ -126,7 +128,8 @@ class Start:
     @property
     def status(self) -> str:
         """The phase, and how far it is where the engine counts."""
-        return f"{self.phase} {self.done}/{self.total}" if self.done and self.phase == LOADING else self.phase
+        counts = self.done and self.phase == LOADING
+        return f"{self.phase}, shard {self.done} of {self.total}" if counts else self.phase
 
     def see_unit(self, now: float, unit: Unit, io_bytes: int = 0) -> None:
         """The unit as it is now, and the bytes that its processes have moved so far."""
@@ -179,11 +182,11 @@ class Start:
             quiet = now - self._line_at >= _SILENCE and now - self._ended_at >= _SILENCE
             if not quiet and now - self._ended_at < _LAST_WORDS:
                 return None
-            return Verdict(False, self._explain(self._ended), stop=self._loops)
+            return self._explained(self._ended, stop=self._loops)
         if self._look is not None and self._look.ready:
             return Verdict(True)
         if self._lost_at is not None and now - self._lost_at >= _AGONY:
-            return Verdict(False, self._explain("it hangs instead of ending"), stop=True)
+            return self._explained("it hangs instead of ending", stop=True)
         return self._impatience(now)
 
     def _impatience(self, now: float) -> Optional[Verdict]:
@@ -195,7 +198,7 @@ class Start:
         if mute or (self._wrong_since is not None and now - self._wrong_since >= _WRONG):
             return Verdict(False, f"it calls itself healthy and does not complete a request{said}")
         if self._first is not None and now - self._moved_at >= self._stall_timeout:
-            hint = self._causes_text() or (
+            hint = self._cause()[1] or (
                 "GPU peer-to-peer transfers may not work on this host (IOMMU, ACS): try NCCL_P2P_DISABLE=1"
                 if self.phase == JOINING
                 else ""
@@ -241,7 +244,7 @@ class Start:
             return
         self._position = position
         # Most likely, whatever was said before was overcome.
-        self._overcome = next((text for cause, text in self._causes if not cause.vague), self._overcome)
+        self._overcome = next((known for known in self._causes if not known[0].vague), self._overcome)
         self._causes.clear()
         self._exception = ""
         self._last_words = ""
@@ -266,20 +269,21 @@ class Start:
         if not _SYSTEMD.match(line):
             self._last_words = line.strip()
 
-    def _causes_text(self) -> str:
+    def _cause(self) -> tuple[Optional[Cause], str]:
+        """What most likely made it fail, None and '' where nothing was said."""
         for cause, text in self._causes:
             if not cause.vague:
-                return text
+                return cause, text
         if self._exception:
-            return self._exception
-        return (self._overcome or self._causes[0][1]) if self._causes else ""
+            return None, self._exception
+        return (self._overcome or self._causes[0]) if self._causes else (None, "")
 
-    def _explain(self, how: str) -> str:
-        words = self._causes_text()
+    def _explained(self, how: str, stop: bool) -> Verdict:
+        cause, words = self._cause()
         if not words and self._unit is not None and self._unit.exec_main_code in (0, _CLD_EXITED):
             # It ended by itself: its last line may say why. Who is killed does not know.
             words = self._last_words
-        return f"{words} ({how})" if words else how
+        return Verdict(False, f"{words} ({how})" if words else how, stop, cause.who if cause is not None else "")
 
 
 def _fill(reason: str, match: re.Match[str]) -> str:
@@ -289,9 +293,11 @@ def _fill(reason: str, match: re.Match[str]) -> str:
 def _how(unit: Unit) -> str:
     """How the unit ended, from what systemd keeps of it."""
     if unit.result == "oom-kill":
-        return "the kernel killed it: the host ran out of memory"
+        return "the kernel killed it: the host's memory, or the unit's MemoryMax=, was used up"
     if unit.result == "timeout":
         return "systemd gave up on it: a timeout of the unit"
+    if unit.result == "watchdog":
+        return "systemd ended it: it missed the unit's WatchdogSec="
     if unit.result == "start-limit-hit":
         return "systemd does not start it any more: it was started too often"
     if not unit.exec_main_code:

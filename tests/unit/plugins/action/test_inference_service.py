@@ -3,9 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from ansible_collections.gpuops.inference.plugins.action.inference_service import parse_read
+from ansible_collections.gpuops.inference.plugins.action.inference_service import Lines, parse_read
 
 
 @pytest.mark.parametrize(
@@ -20,3 +22,25 @@ from ansible_collections.gpuops.inference.plugins.action.inference_service impor
 )
 def test_only_the_answer_itself_says_that_a_process_ended(text: str, alive: bool, lines: list[str]) -> None:
     assert parse_read(text) == (alive, lines)
+
+
+def told(phase: str, status: str, seconds: float, rest: str = "") -> str:
+    return json.dumps({"unit": "vllm.service", "phase": phase, "status": status, "seconds": seconds, "rest": rest})
+
+
+def test_a_line_for_each_phase_and_none_for_counters_where_nobody_watches() -> None:
+    lines = Lines("gpu1", 1, terminal=False)
+    assert lines.line(told("starting", "starting", 0.2, "about 21 min to go"), 0) == (
+        "gpu1: vllm.service: starting (0 s, about 21 min to go)"
+    )
+    assert lines.line(told("loading", "loading, shard 1 of 64", 30), 30) == (
+        "gpu1: vllm.service: loading, shard 1 of 64 (30 s)"
+    )
+    assert lines.line(told("loading", "loading, shard 9 of 64", 90), 90) == ""
+    assert lines.line("a line of something else", 91) == ""
+
+
+@pytest.mark.parametrize(("hosts", "shown"), [(1, [0, 5, 10, 15, 20]), (12, [0, 15])])
+def test_on_a_terminal_counters_share_it_with_the_other_hosts(hosts: int, shown: list[int]) -> None:
+    lines = Lines("gpu1", hosts, terminal=True)
+    assert [at for at in range(0, 25, 5) if lines.line(told("loading", f"shard {at}", at), at)] == shown

@@ -86,8 +86,9 @@ class World:
         self.keys: list[Optional[str]] = []
         self.serves = "kimi"
         self.strangers: list[Listener] = []
+        self.users: list[Listener] = []
         self.did: list[str] = []
-        self.told: list[str] = []
+        self.told: list[tuple[str, str]] = []
         self.fragment = directory / NAME
         self.fragment.write_text("[Service]")
         os.utime(self.fragment, (0, 0))
@@ -108,11 +109,12 @@ class World:
             asking=Sources,
             runner=self.cat,
             listeners=lambda port, address: self.strangers,
+            gpu_users=lambda: self.users,
             pids=lambda cgroup: {self.main_pid} if self.main_pid else set(),
             io_bytes=lambda cgroup: 0,
             require_cgroups=lambda: None,
             starts=self.directory / "starts",
-            tell=lambda progress: self.told.append(progress["status"]),
+            tell=lambda progress: self.told.append((progress["status"], progress["rest"])),
         )
 
     def run(self, state: str = "started", **options: Any) -> dict[str, Any]:
@@ -221,7 +223,7 @@ def test_a_start_ends_when_the_engine_answers(world: World) -> None:
     assert result["process"] == {"pid": 412, "argv": ["/usr/bin/python3", *ARGV.split()], "profiling": []}
     assert result["msg"].startswith("vllm.service answers for kimi on 127.0.0.1 port 8000, ready 20.")
     assert world.did == ["start"]
-    assert world.told == ["starting", "loading weights", "preparing the model"]
+    assert [status for status, rest in world.told] == ["starting", "loading weights", "preparing the model"]
 
 
 def test_the_key_is_used_and_never_shown(world: World) -> None:
@@ -259,6 +261,39 @@ def test_a_crash_is_known_within_seconds_and_told_with_the_same_data(world: Worl
     assert result["ready"] == {"seconds": None, "health": None, "models": None, "completion": None}
     assert result["state"]["after"] == "failed"
     assert world.now - world.began < 7 + 3
+
+
+def test_who_has_what_it_could_not_get_is_named(world: World) -> None:
+    world.crash_after = 7
+    world.said = [(7, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has")]
+    assert "; nobody else has a GPU open now" in world.run()["reason"]
+    world.users = [Listener(7, "python3", "/user.slice/session-3.scope")]
+    assert world.run()["reason"].endswith("; GPUs are open in python3 (pid 7, session-3.scope)")
+    world.said = [(6, "OSError: [Errno 98] Address already in use"), (6, "x")]
+
+    def wait(sources: Sequence[Any], seconds: float) -> None:
+        World.wait(world, sources, seconds)
+        world.strangers = [Listener(9, "nginx", "/system.slice/nginx.service")]
+
+    world.wait = wait  # type: ignore[method-assign]
+    assert world.run()["reason"].endswith("; port 8000 is open in nginx (pid 9, nginx.service)")
+
+
+def test_how_long_it_takes_is_told_from_the_last_good_start_with_this_command_line(world: World) -> None:
+    world.said = [(15, "INFO Starting to load model /models/K...")]
+    world.run()
+    assert {rest for status, rest in world.told} == {""}
+    world.told.clear()
+    world.crash_after = 1
+    world.run("restarted")
+    world.crash_after = None
+    world.told.clear()
+    world.run("restarted")
+    assert world.told == [("starting", "about 20 s to go"), ("loading weights", "about 5 s to go")]
+    world.told.clear()
+    world.exec_start = f"{ARGV} --max-model-len 9"
+    world.run("restarted")
+    assert {rest for status, rest in world.told} == {""}
 
 
 def test_a_crash_loop_is_stopped(world: World) -> None:

@@ -88,7 +88,7 @@ def test_phases_follow_the_log() -> None:
     assert seen == [
         "joining the GPUs",
         "loading weights",
-        "loading weights 16/64",
+        "loading weights, shard 16 of 64",
         "preparing the model",
         "profiling memory",
         "warming up",
@@ -114,7 +114,7 @@ def test_a_worker_that_fails_while_another_goes_on_is_still_the_cause() -> None:
 def test_the_other_engine_has_other_words() -> None:
     watched = Watched("sglang").unit()
     watched.says("[2026-11-30 07:10:07 TP0] Load weight begin. avail mem=94.1 GB", SHARD.format(3))
-    assert watched.start.status == "loading weights 3/64"
+    assert watched.start.status == "loading weights, shard 3 of 64"
     watched.says("The server is fired up and ready to roll!")
     assert watched.start.phase == "answering"
 
@@ -168,7 +168,7 @@ def test_a_hang_after_final_words_is_not_waited_out() -> None:
     watched = Watched("sglang").unit().says("ERROR:    [Errno 98] error while attempting to bind on address")
     assert watched.after(4) is None
     verdict = watched.after(1)
-    assert verdict == Verdict(False, "its port is taken (it hangs instead of ending)", stop=True)
+    assert verdict == Verdict(False, "its port is taken (it hangs instead of ending)", stop=True, who="port")
 
 
 def test_trouble_that_was_overcome_is_no_cause() -> None:
@@ -213,7 +213,10 @@ def test_without_any_cause_the_last_words_of_the_engine_stand() -> None:
             "RuntimeError: CUDA error: no kernel image is available for execution on the device",
             "the engine was built without kernels for this GPU (no kernel image)",
         ),
-        ("RuntimeError: NCCL error: unhandled system error", "NCCL failed: unhandled system error"),
+        (
+            "RuntimeError: NCCL error: unhandled system error",
+            "NCCL failed: unhandled system error; NCCL_DEBUG=INFO in the unit's environment tells more",
+        ),
         (
             "RuntimeError: Insufficient space in /dev/shm for shared-memory allocation: 160 MiB required, 62 MiB free.",
             "/dev/shm is full: 160 MiB required, 62 MiB free; leftovers of killed engines fill it",
@@ -228,6 +231,116 @@ def test_without_any_cause_the_last_words_of_the_engine_stand() -> None:
             "a file is missing: [Errno 2] No such file or directory: '/models/x'",
         ),
         ("ModuleNotFoundError: No module named 'x'", "the engine is not installed whole: No module named 'x'"),
+        (
+            "refused: GPUs are still held by 77 (python3, job.service); drain the host before this unit starts",
+            "the unit's guard refused the start: GPUs are still held by 77 (python3, job.service); drain the host "
+            "before this unit starts",
+        ),
+        (
+            "vllm.service: A process of this unit has been killed by the OOM killer.",
+            "the kernel killed it: the host's memory, or the unit's MemoryMax=, was used up",
+        ),
+        (
+            "(Worker_TP0 pid=7) ERROR torch.AcceleratorError: CUDA error: out of memory",
+            "a GPU ran out of memory: the model does not fit, or somebody holds memory",
+        ),
+        (
+            "RuntimeError: NCCL error: Failed to CUDA calloc 10485760 bytes",
+            "NCCL found no GPU memory left: lower gpu-memory-utilization or mem-fraction-static",
+        ),
+        (
+            "UserWarning: NVIDIA RTX PRO 6000 Blackwell with CUDA capability sm_120 is not compatible with the current "
+            "PyTorch installation.",
+            "the engine was built without kernels for this GPU (no kernel image)",
+        ),
+        (
+            "RuntimeError: CUDA driver version is insufficient for CUDA runtime version",
+            "the engine's CUDA needs another driver (driver version is insufficient for CUDA): install the driver it "
+            "wants, or an engine for this one",
+        ),
+        (
+            "RuntimeError: No CUDA GPUs are available",
+            "the engine sees no GPU: the unit's DeviceAllow= or CUDA_VISIBLE_DEVICES hides them, or the driver is not "
+            "usable (`nvidia-smi`)",
+        ),
+        (
+            "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+            "a GPU failed (uncorrectable ECC error): `journalctl --dmesg --grep=Xid` tells which",
+        ),
+        (
+            "[rank0] NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'",
+            "GPU peer-to-peer transfers do not work on this host: try NCCL_P2P_DISABLE=1",
+        ),
+        (
+            "[rank3]:[E1130 07:10:07.1 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation "
+            "timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, Timeout(ms)=600000) ran for 600009 milliseconds",
+            "NCCL timed out: the GPUs waited for each other in ALLREDUCE; a worker is stuck, or peer-to-peer transfers "
+            "do not work (try NCCL_P2P_DISABLE=1)",
+        ),
+        (
+            "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 7/8 clients joined.",
+            "NCCL timed out: a worker did not come to the meeting of the GPUs, or died there",
+        ),
+        (
+            "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space left "
+            "on device (28)",
+            "/dev/shm is full",
+        ),
+        (
+            "Subprocess scheduler_0 (pid=9) crashed with exit code -7. Triggering SIGQUIT for cleanup...",
+            "/dev/shm is full (a bus error): leftovers of killed engines fill it",
+        ),
+        (
+            "ERROR Worker proc VllmWorker-3 died unexpectedly (exit code: -9), shutting down executor.",
+            "a worker was killed (SIGKILL): by the kernel if the host's memory was used up "
+            "(`journalctl --dmesg --grep=oom`), else by somebody",
+        ),
+        (
+            "Subprocess scheduler_0 (pid=9) crashed with exit code -11. Triggering SIGQUIT for cleanup...",
+            "a worker ended (exit code -11)",
+        ),
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: "
+            "you tried to allocate 9437184 bytes. Error code 12 (Cannot allocate memory)",
+            "the host's memory is used up",
+        ),
+        (
+            "[2026-11-30 07:10:07 TP0] Watchdog timeout (self.watchdog_timeout=300)",
+            "the engine's own watchdog ended it, a step took too long (self.watchdog_timeout=300)",
+        ),
+        (
+            "TimeoutError: Timed out waiting for engines to send initial message on input socket.",
+            "the engine's own limit for its start passed: raise VLLM_ENGINE_READY_TIMEOUT_S",
+        ),
+        (
+            "  Value error, User-specified max_model_len (999999) is greater than the derived max_model_len "
+            "[type=value_error, input_value=ArgsKwargs(()), input_type=ArgsKwargs]",
+            "the engine refuses a value: User-specified max_model_len (999999) is greater than the derived "
+            "max_model_len",
+        ),
+        (
+            'FileNotFoundError: No such file or directory: "/models/K/model-00007-of-00064.safetensors"',
+            "the model is incomplete, a file is missing: /models/K/model-00007-of-00064.safetensors",
+        ),
+        (
+            "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata, file not covered",
+            "the model is incomplete or damaged: SafetensorError: Error while deserializing header: incomplete "
+            "metadata, file not covered",
+        ),
+        (
+            "ImportError: libcudart.so.13: cannot open shared object file: No such file or directory",
+            "the engine is not installed whole: libcudart.so.13: cannot open shared object file: No such file or "
+            "directory",
+        ),
+        (
+            "PermissionError: [Errno 1] Operation not permitted: '/dev/nvidia0'",
+            "the unit does not allow itself /dev/nvidia0: its DeviceAllow= lacks it (`devices` of the layout)",
+        ),
+        (
+            "PermissionError: [Errno 13] Permission denied: '/dev/nvidia-uvm'",
+            "the mode of /dev/nvidia-uvm shuts the unit's user out: `ls -l` shows it, nvidia-modprobe or a udev rule "
+            "sets it",
+        ),
         ("vllm.service: Failed to locate executable /nope: No such file", "the unit's program /nope does not exist"),
     ],
 )
@@ -240,8 +353,9 @@ def test_causes_in_words(line: str, reason: str) -> None:
     [
         ({"exec_main_code": 2, "exec_main_status": 9, "result": "signal"}, "it was killed by SIGKILL"),
         ({"exec_main_code": 2, "exec_main_status": 44, "result": "signal"}, "it was killed by signal 44"),
-        ({"exec_main_code": 2, "exec_main_status": 9, "result": "oom-kill"}, "the kernel killed it: the host ran"),
+        ({"exec_main_code": 2, "exec_main_status": 9, "result": "oom-kill"}, "the kernel killed it: the host's memory"),
         ({"exec_main_code": 0, "result": "exit-code"}, "it failed before its engine ran (exit-code)"),
+        ({"exec_main_code": 2, "result": "watchdog"}, "systemd ended it: it missed the unit's WatchdogSec="),
         ({"exec_main_code": 1, "result": "timeout"}, "systemd gave up on it"),
         ({"result": "success", "active_state": "inactive", "exec_main_code": 0}, "it ended without an error"),
         ({"active_state": "deactivating", "exec_main_code": 0, "result": "success"}, "somebody stops it"),
