@@ -290,7 +290,7 @@ ENGINES: dict[str, Engine] = {
             *_causes(
                 (r"EngineCore failed to start", "the engine core failed to start"),
                 (r"Engine core initialization failed", "the engine core failed to start"),
-                (r"WorkerProc failed to start", "a worker failed to start"),
+                (r"WorkerProc (?:failed to start|initialization failed)", "a worker failed to start"),
                 final=True,
                 vague=True,
             ),

@@ -17,7 +17,8 @@ description:
     serves another model, or nothing moved for O(stall_timeout).
   - Where the failed unit would go on for nothing (a crash loop, an engine that hangs with its memory held), it is
     stopped. A start that is merely slow or stalled is left as it is; the next run joins it.
-  - While it waits, one line for each change is printed on the controller. Interrupting the playbook does not
+  - While it waits, one line for each phase is printed on the controller, with how long the last good start of the
+    same command line took. Where the output is a terminal, loaded shards are counted as well. Interrupting the playbook does not
     interrupt the host. The next run says so and joins the start.
   - The key that clients must show is read on the host from the unit's C(EnvironmentFile). It is never a parameter
     and never part of a result.
@@ -197,11 +198,14 @@ process:
       type: list
       elements: str
 drift:
-  description: Where the running engine differs from its unit's files, one sentence each.
+  description:
+    - Where the engine differs from what its unit's files say, each with what to do about it.
+    - O(restart_on_drift) acts on what a restart cures. A mask, and a drop-in on a unit that the collection wrote, stay.
   returned: always
   type: list
   elements: str
-  sample: [/etc/gpuops/vllm.service.env has changed]
+  sample:
+    - "/etc/gpuops/vllm.service.env has changed: a pivot to it, or restart_on_drift, applies what the files say"
 reason:
   description: Why it failed, empty when it did not.
   returned: always

@@ -111,6 +111,13 @@ def test_a_worker_that_fails_while_another_goes_on_is_still_the_cause() -> None:
     assert watched.unit(CRASHED).reason(3).startswith("a GPU ran out of memory")
 
 
+def test_the_core_says_less_than_the_worker_that_failed_before_another_went_on() -> None:
+    watched = Watched().unit()
+    watched.says("(Worker_TP3 pid=9) ERROR WorkerProc failed to start.", OOM, "INFO vLLM is using nccl==2.29.2")
+    watched.says("(EngineCore pid=7) ERROR Exception: WorkerProc initialization failed due to an exception in a")
+    assert watched.unit(CRASHED).reason(3).startswith("a GPU ran out of memory")
+
+
 def test_the_other_engine_has_other_words() -> None:
     watched = Watched("sglang").unit()
     watched.says("[2026-11-30 07:10:07 TP0] Load weight begin. avail mem=94.1 GB", SHARD.format(3))
