@@ -1,5 +1,5 @@
 # Every target sets up what it needs. PYTHON=python3.11 chooses the Python, and with it the ansible-core, that is used.
-.PHONY: help setup lint sanity unit install molecule test test-all bench faults demo demo-down lock clean
+.PHONY: help setup lint sanity unit install molecule test test-flags test-all bench faults demo demo-down lock clean
 export PYTHON
 run := @scripts/bootstrap
 
@@ -27,7 +27,10 @@ molecule:  ## The scenarios, on simulated hosts; SCENARIO=pivot for one
 test:  ## All of the above
 	$(run) scripts/check lint sanity unit install molecule
 
-test-all:  ## test, make demo twice, and the scenarios that take long
+test-flags:  ## The layouts' flags against the engines' own parsers; fetches 700 MB once
+	$(run) scripts/check flags
+
+test-all:  ## test, test-flags, make demo twice, and the scenarios that take long
 	$(run) scripts/check lint sanity unit install molecule slow
 
 bench:  ## Measure beside what it replaces; writes docs/benchmarks.md

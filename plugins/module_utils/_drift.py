@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.inference.plugins.module_utils._engines import is_python
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import argument, is_python
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import DROP_IN_NAME
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_argv, printable
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit
@@ -178,7 +178,8 @@ def _match(running: Sequence[str], configured: Sequence[str]) -> bool:
 
 def _files(unit: Unit) -> list[str]:
     drop_ins = [path for path in unit.drop_in_paths if Path(path).name != DROP_IN_NAME]
-    return [path for path in (unit.fragment_path, *drop_ins, *unit.environment_files) if path]
+    files = (unit.fragment_path, *drop_ins, *unit.environment_files, argument(unit.exec_start, "--config"))
+    return [path for path in files if path]
 
 
 def _digest(path: Path) -> str:

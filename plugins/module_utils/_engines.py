@@ -4,7 +4,8 @@
 # This module util is PRIVATE to the collection; it can change in any release.
 """What is known of each engine, in one place: how its processes look, what its arguments mean, what it says.
 
-Log lines, endpoints and metrics were read in vLLM 0.15 to 0.33 and SGLang 0.5.9 to 0.5.23.
+Log lines, endpoints and metrics were read in vLLM 0.15 to 0.33 and SGLang 0.5.9 to 0.5.23; `make test-flags` compares
+what is said here of flags with what their own parsers take.
 """
 
 from __future__ import annotations
@@ -59,6 +60,21 @@ def _causes(*table: tuple[str, str], final: bool = False, vague: bool = False, w
 
 def _milestones(*table: tuple[str, str]) -> tuple[Milestone, ...]:
     return tuple(Milestone(re.compile(line), phase) for line, phase in table)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A flag (without dashes) or an environment variable that not every version knows."""
+
+    name: str
+    since: str = ""
+    """The first version that knows it."""
+    until: str = ""
+    """The first version in which it was looked for and not found."""
+    other: str = ""
+    """The flag that says the same to the versions that do not know this one."""
+    instead: str = ""
+    """What to write for them, in words. Neither: it can be left out, they do by themselves what it asks for."""
 
 
 LOADING = "loading weights"
@@ -236,6 +252,7 @@ class Engine:
     milestones: tuple[Milestone, ...]
     causes: tuple[Cause, ...]
     """Tried in this order, before CAUSES."""
+    changes: tuple[Change, ...]
     health_path: str = "/health"
     models_path: str = "/v1/models"
     completion_path: str = "/v1/completions"
@@ -295,6 +312,19 @@ ENGINES: dict[str, Engine] = {
                 vague=True,
             ),
         ),
+        changes=(
+            Change("shutdown-timeout", since="0.18.0", instead="null leaves it out: it drains for 5 s at most"),
+            Change("swap-space", until="0.18.0", instead="null leaves it out: there is no swap space any more"),
+            Change("VLLM_ATTENTION_BACKEND", until="0.15.0", instead="the flag attention-backend says it"),
+            Change(
+                "VLLM_TORCH_PROFILER_DIR",
+                until="0.16.0",
+                instead="the flag profiler-config says it: {profiler: torch, torch_profiler_dir: DIRECTORY}",
+            ),
+            Change("VLLM_SLEEP_WHEN_IDLE", until="0.18.0", instead="null leaves it out"),
+            Change("VLLM_RPC_TIMEOUT", until="0.24.0", instead="null leaves it out"),
+            Change("VLLM_TEST_FORCE_FP8_MARLIN", until="0.32.0", instead="null leaves it out"),
+        ),
     ),
     "sglang": Engine(
         name="sglang",
@@ -343,8 +373,32 @@ ENGINES: dict[str, Engine] = {
                 vague=True,
             ),
         ),
+        changes=(
+            Change("cuda-graph-max-bs", until="0.5.20", other="cuda-graph-max-bs-decode"),
+            Change("cuda-graph-max-bs-decode", since="0.5.14", other="cuda-graph-max-bs"),
+            Change("decode-context-parallel-size", since="0.5.15", instead="null leaves it out"),
+            # On by default since 0.5.12.
+            Change("SGLANG_ENABLE_SPEC_V2", until="0.5.21"),
+        ),
     ),
 }
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """`0.33.0+cpu` as numbers that can be compared; () for what is no version."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    return tuple(int(number) for number in found[1].split(".")) if found else ()
+
+
+def unknown_to(engine: str, version: str, name: str) -> Optional[Change]:
+    """What became of a flag (without dashes) or a variable that this version does not know; None if it does."""
+    asked = version_numbers(version)
+    for change in ENGINES[engine].changes:
+        if change.name == name and asked:
+            too_old = bool(change.since) and asked < version_numbers(change.since)
+            too_new = bool(change.until) and asked >= version_numbers(change.until)
+            return change if too_old or too_new else None
+    return None
 
 
 @dataclass(frozen=True)

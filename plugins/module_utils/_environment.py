@@ -7,15 +7,19 @@
 from __future__ import annotations
 
 import glob
+import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import is_secret_name
 
 # A line of the flat YAML that both engines take for options.
-_CONFIGURED_KEY = re.compile(r"^[\"']?api[-_]key[\"']?\s*:\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s#]+))", re.MULTILINE)
+_CONFIGURED_KEY = re.compile(
+    r"^[\"']?api[-_]key[\"']?\s*:\s*(?:(\"(?:[^\"\\]|\\.)*\")|'((?:[^']|'')*)'|([^\s#]+))", re.MULTILINE
+)
 
 # What a backslash protects between double quotes; before anything else it is just a backslash.
 _ESCAPABLE = '"\\`$'
@@ -112,4 +116,11 @@ def secrets_of(variables: Mapping[str, str]) -> list[str]:
 def configured_key(path: Optional[str]) -> Optional[str]:
     """The client key in an engine's configuration file, None if it has none or path is None. Raises OSError."""
     found = _CONFIGURED_KEY.search(Path(path).read_text(encoding="utf-8", errors="replace")) if path else None
-    return next((group for group in found.groups() if group), None) if found else None
+    if not found:
+        return None
+    double, single, plain = found.groups()
+    if double is not None:
+        # As we write it; YAML has more escapes, which no key needs.
+        with suppress(ValueError):
+            return str(json.loads(double)) or None
+    return (double or (single or "").replace("''", "'") or plain) or None

@@ -17,8 +17,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._backup import forget, keep, look, put_back
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving
-from ansible_collections.gpuops.inference.plugins.module_utils._environment import parse_assignments, read_environment
-from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading, select_gpus
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import select_gpus
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import DROP_IN_NAME
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
@@ -38,10 +37,8 @@ from ansible_collections.gpuops.inference.plugins.module_utils._record import (
     write_json,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
-    VISIBLE_DEVICES,
-    EngineUnit,
     Snapshot,
-    claimed_gpus,
+    concerns,
     load_units,
     take_snapshot,
 )
@@ -89,15 +86,13 @@ def make_scene(units: Units, snapshot: Snapshot, named: Sequence[str], gpus: Seq
     users = selected = None
     if not _whole_host(gpus):
         selected = frozenset(gpu.index for gpu in select_gpus(snapshot.reading, gpus))
-        users = {pid for pid, seen in snapshot.seen.items() if selected & ({*seen.used} | (seen.claims or set()))}
+        users = {pid for pid, seen in snapshot.seen.items() if seen.uses(selected)}
     found = {}
     for name, engine_unit in snapshot.units.items():
         unit = engine_unit.unit
         matters = _active(unit) or unit.unit_file_state == "enabled"
         if users is not None and selected is not None:
-            matters = not users.isdisjoint(engine_unit.pids) or (
-                matters and _would_use(engine_unit, selected, snapshot)
-            )
+            matters = not users.isdisjoint(engine_unit.pids) or (matters and concerns(engine_unit, selected, snapshot))
         if name in named or matters:
             found[name] = _state(units, unit, engine_unit.engine, snapshot)
     absent = units.show([name for name in named if name not in found])
@@ -112,21 +107,6 @@ def make_scene(units: Units, snapshot: Snapshot, named: Sequence[str], gpus: Seq
 
 def _whole_host(gpus: Sequence[str]) -> bool:
     return any(name.strip().lower() == "all" for name in gpus)
-
-
-def _would_use(engine_unit: EngineUnit, gpus: Collection[int], snapshot: Snapshot) -> bool:
-    """Whether a unit that nobody sees on any GPU (it is stopped, or has just begun) is meant for one of these."""
-    seen = [snapshot.seen[pid] for pid in engine_unit.pids if pid in snapshot.seen]
-    if any(process.used or process.claims is not None for process in seen):
-        return False
-    return not declared_gpus(engine_unit.unit, snapshot.reading).isdisjoint(gpus)
-
-
-def declared_gpus(unit: Unit, reading: GpuReading) -> frozenset[int]:
-    """The GPUs that a unit's environment leaves to its engine. Files win over Environment=, as in systemd."""
-    variables = {**parse_assignments(unit.environment), **read_environment(unit.environment_files)}
-    claimed = claimed_gpus(variables.get(VISIBLE_DEVICES), reading)
-    return frozenset(gpu.index for gpu in reading.gpus) if claimed is None else claimed
 
 
 def _active(unit: Unit) -> bool:
@@ -152,7 +132,7 @@ def _state(units: Units, unit: Unit, engine: str, snapshot: Snapshot) -> UnitSta
 
 def _paths(unit: Unit) -> list[str]:
     """Every file that makes the unit what it is, and every file that a deployment may put there."""
-    ours = (SYSTEM_UNITS / unit.name, CONFIG / f"{unit.name}.env", CONFIG / f"{unit.name}.secrets")
+    ours = (SYSTEM_UNITS / unit.name, *(CONFIG / f"{unit.name}.{kind}" for kind in ("env", "secrets", "yaml")))
     # A leading `-` and glob patterns are allowed in EnvironmentFile=.
     environment = [path for entry in unit.environment_files for path in sorted(glob.glob(entry.lstrip("-")))]
     drop_ins = [path for path in unit.drop_in_paths if not path.endswith(f"/{DROP_IN_NAME}")]

@@ -29,13 +29,19 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils import _parsing
 from ansible_collections.gpuops.inference.plugins.module_utils._drift import changed_arguments
-from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving, unknown_to, version_numbers
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading, excerpt
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
+from ansible_collections.gpuops.inference.plugins.module_utils._memory import Need, advice, reckon, told
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import CONFIG, STATE
 from ansible_collections.gpuops.inference.plugins.module_utils._ports import listeners
-from ansible_collections.gpuops.inference.plugins.module_utils._safetensors import model_faults
-from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import EngineUnit, Snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._safetensors import (
+    ModelError,
+    model_config,
+    model_faults,
+    weight_bytes,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import EngineUnit, Snapshot, concerns
 from ansible_collections.gpuops.inference.plugins.module_utils._units import run_command
 
 SYSTEMD, KERNEL, PYTHON = 249, (5, 14), (3, 9)
@@ -157,24 +163,54 @@ def gpu_faults(layout: Mapping[str, Any], reading: GpuReading) -> Iterator[str]:
     wanted = layout["gpus"]
     if not reading.gpus:
         return
-    if len(reading.gpus) < wanted["count"]:
-        yield f"the layout needs {wanted['count']} GPUs, the host has {len(reading.gpus)}; choose another layout"
-    small = [gpu for gpu in reading.gpus if gpu.memory and gpu.memory.total < wanted["memory_mib"]]
+    own = own_gpus(layout, reading)
+    if len(own) < wanted["count"]:
+        asked = f" ({', '.join(map(str, wanted['indexes']))})" if wanted["indexes"] else ""
+        yield f"the layout needs {wanted['count']} GPUs{asked}, the host has {len(own)} of them; choose another layout"
+    small = [gpu for gpu in own if gpu.memory and gpu.memory.total < wanted["memory_mib"]]
     if small:
         yield (
             f"{_named(small)} {'has' if len(small) == 1 else 'have'} {min(_total_mib(gpu) for gpu in small)} MiB; "
             f"the layout needs {wanted['memory_mib']} on each (gpus.memory_mib)"
         )
-    split = [gpu for gpu in reading.gpus if gpu.mig]
+    split = [gpu for gpu in own if gpu.mig]
     if split:
         yield (
             f"{_named(split)} {'is' if len(split) == 1 else 'are'} split by MIG, which is not handled; "
             "`nvidia-smi -i INDEX -mig 0` ends it"
         )
     # What ails a GPU is among the reading's problems, with what to do. An unusable reading has told them all.
-    ailing = [gpu for gpu in reading.gpus if gpu.error] if reading.usable else []
+    ailing = [gpu for gpu in own if gpu.error] if reading.usable else []
     told = {text: None for gpu in ailing for text in reading.problems if re.search(rf"\bGPU {gpu.index}\b", text)}
     yield from told or [f"{gpu.label}: {gpu.error}" for gpu in ailing]
+
+
+def own_gpus(layout: Mapping[str, Any], reading: GpuReading) -> list[Gpu]:
+    """The GPUs that a layout is for: the named ones, else any of the host."""
+    indexes = layout["gpus"]["indexes"]
+    return [gpu for gpu in reading.gpus if not indexes or gpu.index in indexes]
+
+
+def memory_need(layout: Mapping[str, Any], engine: Mapping[str, Any], reading: GpuReading) -> Optional[Need]:
+    """What the engine will need of each GPU, of which the smallest counts; None where that cannot be told."""
+    sizes = [gpu.memory.total for gpu in own_gpus(layout, reading) if gpu.memory]
+    total = min(sizes, default=layout["gpus"]["memory_mib"]) << 20
+    try:
+        weights = sum(weight_bytes(Path(directory)) for directory in engine["models"])
+        config = model_config(Path(engine["models"][0]))
+    except (ModelError, OSError):
+        # What is wrong with the files is told where they are checked.
+        return None
+    return reckon(engine["engine"], engine["flags"], config, weights, total, layout["concurrency"])
+
+
+def memory_faults(name: str, need: Optional[Need]) -> Iterator[str]:
+    """Whether the model cannot fit."""
+    if need is not None and not need.fits:
+        yield (
+            f"it cannot fit: {told(name, need)}; {advice(name, need)} "
+            f"(engines.{name}.flags in the overrides of the layout, concurrency beside it)"
+        )
 
 
 def _named(gpus: Sequence[Gpu]) -> str:
@@ -246,6 +282,22 @@ def _model_files(directory: Path) -> list[Path]:
 
 def _engine_faults(engine: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[Problem]:
     name = engine["engine"]
+    version, wanted = str(answer.get("version", "")), engine["version"]
+    numbers = version_numbers(wanted)
+    if version and version_numbers(version)[: len(numbers)] != numbers:
+        yield Problem(
+            "engine",
+            f"the layout writes its flags for {name} {wanted}, and {excerpt(version)} is installed; "
+            f"change engines.{name}.version in the overrides of the layout",
+        )
+    for variable in engine["environment"]:
+        change = unknown_to(name, version, variable)
+        if change and change.instead:
+            yield Problem(
+                "environment",
+                f"{name} {excerpt(version)} does not read {variable}; {change.instead} (engines.{name} in the "
+                "overrides of the layout)",
+            )
     if "broken" in answer:
         text = excerpt(str(answer["broken"]), LARGEST_COMPLAINT)
         yield Problem("engine", f"{name} in {engine['venv']} cannot be imported: {text}; install it again")
@@ -253,13 +305,25 @@ def _engine_faults(engine: Mapping[str, Any], answer: Mapping[str, Any]) -> Iter
         text = excerpt(str(answer["rejected"]), LARGEST_COMPLAINT)
         yield Problem(
             "flags",
-            f"{name} {answer.get('version') or ''} does not take the layout's flags: {text}; "
+            f"{name} {version} does not take the layout's flags: {text}; {_replacements(engine, version)}"
             f"change engines.{name}.flags in the overrides of the layout (null leaves a flag out)",
         )
     unreadable = answer.get("unreadable") or []
     if unreadable:
         more = f" and {len(unreadable) - 1} more files" if len(unreadable) > 1 else ""
         yield Problem("model", f"the user {engine['user']} may not read {unreadable[0]}{more}; chmod -R a+rX")
+
+
+def _replacements(engine: Mapping[str, Any], version: str) -> str:
+    """What became of the flags that this version does not know."""
+    name = engine["engine"]
+    told_of = []
+    for flag in engine["flags"]:
+        change = unknown_to(name, version, flag)
+        if change:
+            respelt = f"`engines.{name}.version: '{version}'` writes {change.other} for it"
+            told_of.append(f"{flag}: {respelt if change.other else change.instead}; ")
+    return "".join(told_of)
 
 
 def _run_as_user(argv: Sequence[str], request: str, user: str, scratch: str, timeout: float) -> dict[str, Any]:
@@ -363,20 +427,28 @@ def port_faults(engine: Mapping[str, Any], snapshot: Snapshot) -> Iterator[str]:
 # --- the way back -----------------------------------------------------------------------------------------------------
 
 
-def rollback_faults(incoming: str, snapshot: Snapshot) -> Iterator[str]:
-    """Whether what serves now could be brought back by starting its unit."""
+def rollback_faults(incoming: str, snapshot: Snapshot, gpus: Sequence[int] = ()) -> Iterator[str]:
+    """Whether what serves now, on these GPUs if some are named, could be brought back by starting its unit."""
     allow = "if going back to it does not matter, set preflight_allow_no_rollback: true"
     members = {pid for engine_unit in snapshot.units.values() for pid in engine_unit.pids}
     for pid, seen in sorted(snapshot.seen.items()):
-        if seen.recognition and seen.recognition.role == "main" and pid not in members and not seen.process.dead:
+        loose = seen.recognition and seen.recognition.role == "main" and pid not in members and not seen.process.dead
+        if loose and seen.recognition and (not gpus or _shares(pid, gpus, snapshot)):
             yield (
                 f"{seen.recognition.engine} runs without a unit (pid {pid}, {seen.owner}: "
                 f"{mask_command(seen.argv, limit=120)}) and could not be started again; {allow}"
             )
     for name, engine_unit in sorted(snapshot.units.items()):
-        if name != incoming and engine_unit.unit.active_state in ("active", "activating", "reloading"):
+        serves = engine_unit.unit.active_state in ("active", "activating", "reloading")
+        if name != incoming and serves and (not gpus or concerns(engine_unit, gpus, snapshot)):
             for fault in _way_back_faults(engine_unit, snapshot):
                 yield f"{name} serves now and would not come back as it is: {fault}; {allow}"
+
+
+def _shares(pid: int, gpus: Sequence[int], snapshot: Snapshot) -> bool:
+    """Whether a server or a worker in its session uses one of the GPUs."""
+    session = snapshot.seen[pid].process.session
+    return any(seen.uses(gpus) for seen in snapshot.seen.values() if seen.process.session == session)
 
 
 def _way_back_faults(engine_unit: EngineUnit, snapshot: Snapshot) -> Iterator[str]:

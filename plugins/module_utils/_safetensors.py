@@ -48,6 +48,16 @@ def model_faults(directory: Path) -> Iterator[str]:
             yield str(error)
 
 
+def weight_bytes(directory: Path) -> int:
+    """What the shards hold, by the sizes of their files. Raises ModelError or OSError where one is not there."""
+    return sum((directory / shard).stat().st_size for shard in _shards(directory))
+
+
+def model_config(directory: Path) -> dict[str, Any]:
+    """The model's config.json. Raises ModelError."""
+    return _json(directory / "config.json")
+
+
 def _shards(directory: Path) -> dict[str, set[str]]:
     """Tensors that each shard must hold, by file name; the set is empty where no index says."""
     indexes = sorted(directory.glob("*.safetensors.index.json"))

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._engines import (
     recognise_comm,
     recognise_command,
 )
+from ansible_collections.gpuops.inference.plugins.module_utils._environment import parse_assignments, read_environment
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading, classify_nvml_pids
 from ansible_collections.gpuops.inference.plugins.module_utils._holders import (
     Descriptors,
@@ -67,6 +68,10 @@ class Seen:
     """What the observer table calls it; '' unless its file is root's alone to change."""
     sigkill_pending: bool = False
     age: float = 0.0
+
+    def uses(self, gpus: Collection[int]) -> bool:
+        """Whether it has a context on one of these GPUs, or was given one."""
+        return not {*self.used, *(self.claims or ())}.isdisjoint(gpus)
 
 
 @dataclass(frozen=True)
@@ -238,6 +243,21 @@ def claimed_gpus(visible: Optional[str], reading: GpuReading) -> Optional[frozen
             return None
         indexes |= fits
     return frozenset(indexes)
+
+
+def concerns(engine_unit: EngineUnit, gpus: Collection[int], snapshot: Snapshot) -> bool:
+    """Whether a unit uses one of these GPUs; or, where it is seen on none (at rest, starting), is meant for one."""
+    seen = [snapshot.seen[pid] for pid in engine_unit.pids if pid in snapshot.seen]
+    if any(process.used or process.claims is not None for process in seen):
+        return any(process.uses(gpus) for process in seen)
+    return not declared_gpus(engine_unit.unit, snapshot.reading).isdisjoint(gpus)
+
+
+def declared_gpus(unit: Unit, reading: GpuReading) -> frozenset[int]:
+    """The GPUs that a unit's environment leaves to its engine. Files win over Environment=, as in systemd."""
+    variables = {**parse_assignments(unit.environment), **read_environment(unit.environment_files)}
+    claimed = claimed_gpus(variables.get(VISIBLE_DEVICES), reading)
+    return frozenset(gpu.index for gpu in reading.gpus) if claimed is None else claimed
 
 
 def ourselves(processes: Mapping[int, Process], workers: Collection[tuple[int, int]]) -> frozenset[int]:

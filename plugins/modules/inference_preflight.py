@@ -69,6 +69,15 @@ engine_version:
   description: The installed version of the engine; empty if it could not be asked.
   returned: always
   type: str
+memory:
+  description:
+    - What the engine will need of each GPU, weights and cache at the context and concurrency that the layout asks for,
+      beside what it may use. Empty where that cannot be told from the model's files and the flags.
+  returned: always
+  type: str
+  sample: >-
+    each GPU: weights 63.7 + KV cache 8.6 (131072 tokens x 1) = 72.3 of the 87.5 GiB that gpu-memory-utilization 0.93
+    leaves of 95.6 (headroom 1.4); 364148 tokens of cache fit
 driver_version:
   description: Version of the kernel driver; empty if NVML does not answer.
   returned: always
@@ -80,12 +89,15 @@ from collections.abc import Iterable
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading
+from ansible_collections.gpuops.inference.plugins.module_utils._memory import told
 from ansible_collections.gpuops.inference.plugins.module_utils._options import rights_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._preflight import (
     Problem,
     ask_engine,
     driver_faults,
     gpu_faults,
+    memory_faults,
+    memory_need,
     model_check,
     nvml_faults,
     platform_faults,
@@ -125,7 +137,8 @@ def main() -> None:
     result["problems"] = [{"check": problem.check, "message": problem.message} for problem in found]
     if found:
         module.fail_json(msg=story(found, engine["unit"]), changed=False, **result)
-    module.exit_json(msg=f"nothing stands in the way of {engine['unit']}", changed=False, **result)
+    memory = f"; {result['memory']}" if result["memory"] else ""
+    module.exit_json(msg=f"nothing stands in the way of {engine['unit']}{memory}", changed=False, **result)
 
 
 def examine(layout: dict, engine: dict, params: dict) -> dict:
@@ -147,6 +160,7 @@ def examine(layout: dict, engine: dict, params: dict) -> dict:
     checks += ["engine", "flags"]
     found += installed.faults
     reading = GpuReading()
+    need = None
     if systemd and cgroups == "v2":
         check("units", unit_faults(layout, systemd))
         with Probe() as probe:
@@ -155,14 +169,17 @@ def examine(layout: dict, engine: dict, params: dict) -> dict:
         check("nvml", nvml_faults(reading))
         check("gpus", gpu_faults(layout, reading))
         check("driver", driver_faults(reading))
+        need = memory_need(layout, engine, reading)
+        check("memory", memory_faults(engine["engine"], need))
         check("port", port_faults(engine, snapshot))
         if not params["allow_no_rollback"]:
-            check("rollback", rollback_faults(engine["unit"], snapshot))
+            check("rollback", rollback_faults(engine["unit"], snapshot, layout["gpus"]["indexes"]))
     return {
         "found": found,
         "checks": checks,
         "engine_version": installed.version,
         "driver_version": reading.driver_version,
+        "memory": told(engine["engine"], need) if need else "",
     }
 
 

@@ -19,7 +19,7 @@ from typing import Any, Optional
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.errors import UnsupportedError
 
-from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES, unknown_to, version_numbers
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import is_secret_name
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import CONFIG, SYSTEM_UNITS
 from ansible_collections.gpuops.inference.plugins.plugin_utils._flags import flags_to_argv
@@ -50,6 +50,8 @@ class Launch:
     """Flags that multiply or share them further: with one of these the product says nothing."""
     model_flags: tuple[str, ...]
     """Flags that name further model directories."""
+    configured: Mapping[str, str]
+    """Secrets that are no variable to this engine but an option, and so written where its --config looks for it."""
     shutdown_flag: Optional[str]
     """Seconds the engine gives its requests after SIGTERM; systemd must wait longer."""
     deaf_while_loading: bool
@@ -66,16 +68,18 @@ LAUNCHES: dict[str, Launch] = {
         parallel=("tensor-parallel-size", "pipeline-parallel-size"),
         replicas=("data-parallel-size",),
         model_flags=(),
+        configured={},
         shutdown_flag="shutdown-timeout",
         deaf_while_loading=True,
     ),
     "sglang": Launch(
         program=("bin/python", "-m", "sglang.launch_server"),
         before_model=("--model-path",),
-        taken={**_SERVING, "model-path": "model.path", "model": "model.path"},
+        taken={**_SERVING, "model-path": "model.path", "model": "model.path", "config": "flags, or layout_secrets"},
         parallel=("tp-size", "pp-size"),
         replicas=("dp-size", "nnodes"),
         model_flags=("speculative-draft-model-path",),
+        configured={"SGLANG_API_KEY": "api-key", "SGLANG_ADMIN_API_KEY": "admin-api-key"},
         shutdown_flag=None,
         deaf_while_loading=False,
     ),
@@ -84,6 +88,9 @@ LAUNCHES: dict[str, Launch] = {
 SHUTDOWN_MARGIN = 30
 """Seconds between an engine's own shutdown timeout and systemd's: what tearing down 8 workers may take."""
 
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+_INSTANCE = re.compile(r"[A-Za-z0-9_]+")
 _LAYOUT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _UNIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9:_.-]*\.service")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
@@ -93,7 +100,8 @@ _DEVICE = re.compile(r"((char|block)-[A-Za-z0-9_.*?-]+|/dev/[A-Za-z0-9_./-]+)( r
 
 def _engine_spec(name: str) -> dict[str, Any]:
     return {
-        "unit": {"type": "str", "default": f"{name}.service"},
+        "version": {"type": "str", "default": ""},
+        "unit": {"type": "str"},
         "user": {"type": "str", "default": name},
         "venv": {"type": "str", "default": f"/opt/{name}"},
         "host": {"type": "str", "default": "127.0.0.1"},
@@ -122,8 +130,10 @@ SPEC: dict[str, Any] = {
         "options": {
             "count": {"type": "int", "required": True},
             "memory_mib": {"type": "int", "required": True},
+            "indexes": {"type": "list", "elements": "int", "default": []},
         },
     },
+    "concurrency": {"type": "int", "default": 1},
     "host": {
         "type": "dict",
         "apply_defaults": True,
@@ -149,6 +159,7 @@ def resolve(
     secrets: Mapping[str, Mapping[str, str]],
     name: str,
     eagle3: bool = False,
+    instance: str = "",
 ) -> dict[str, Any]:
     """Merge, check and complete a layout. Nothing of a secret but its name is in the result.
 
@@ -160,6 +171,9 @@ def resolve(
         if not speculation:
             raise LayoutError(f"the layout {name} has no section `eagle3`, so layout_eagle3 cannot be true")
         base = merge(base, speculation)
+    base = merge(
+        base, _instance(name, merge(base.pop("instances", None) or {}, patch.pop("instances", None) or {}), instance)
+    )
     written = merge(base, patch)
     faults = unknown_keys(written)
     checked = ArgumentSpecValidator(SPEC).validate(_without_nulls(written, SPEC))
@@ -167,14 +181,17 @@ def resolve(
     if faults:
         raise LayoutError(_story(name, faults))
     resolved: dict[str, Any] = checked.validated_parameters
-    common = resolved.pop("environment")
-    for engine in resolved["engines"].values():
+    common = merge(_gpu_environment(resolved["gpus"]["indexes"]), resolved.pop("environment"))
+    for engine_name, engine in resolved["engines"].items():
+        engine["unit"] = engine["unit"] or f"{engine_name}{instance and '-' + instance}.service"
         engine["flags"] = {flag: value for flag, value in engine["flags"].items() if value is not None}
         merged = merge(common, engine["environment"])
         engine["environment"] = {key: value for key, value in merged.items() if value is not None}
     if not _LAYOUT.fullmatch(name):
         faults.append(f"name: {name!r} is no name for a layout: use letters, digits, `_`, `.` and `-`")
     faults += _faults(resolved, secrets)
+    for engine_name, engine in resolved["engines"].items():
+        faults += [f"engines.{engine_name}.{fault}" for fault in _fit_version(engine_name, engine)]
     if faults:
         raise LayoutError(_story(name, faults))
     devices = resolved.pop("devices")
@@ -182,6 +199,29 @@ def resolve(
         _complete(engine_name, engine, resolved["model"], secrets.get(engine_name) or {})
         engine["devices"] = devices
     return {**resolved, "name": name}
+
+
+def _instance(name: str, instances: Mapping[str, Any], chosen: str) -> Mapping[str, Any]:
+    """The section of the instance that was asked for: one part of a host that several of them share."""
+    there = ", ".join(sorted(map(str, instances))) or "none"
+    if chosen and chosen not in instances:
+        raise LayoutError(f"the layout {name} has no instance {chosen!r} (it has: {there})")
+    if instances and not chosen:
+        raise LayoutError(
+            f"the layout {name} is deployed in parts ({there}), one at a time: name one with layout_instance "
+            "(gpuops_instance for the playbooks)"
+        )
+    section = instances.get(chosen) or {}
+    if not isinstance(section, Mapping) or (chosen and not _INSTANCE.fullmatch(chosen)):
+        raise LayoutError(f"the layout {name}: instances.{chosen} must be a mapping under a name of letters and digits")
+    return section
+
+
+def _gpu_environment(indexes: list[int]) -> dict[str, str]:
+    if not indexes:
+        return {}
+    # CUDA's own order is by speed; in this one an index means the same card as in nvidia-smi.
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE_DEVICES: ",".join(map(str, indexes))}
 
 
 def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,8 +280,13 @@ def _story(name: str, faults: list[str]) -> str:
 def _faults(layout: Mapping[str, Any], secrets: Mapping[str, Mapping[str, str]]) -> list[str]:
     model, gpus = layout["model"], layout["gpus"]
     faults = _path_faults("model.path", model["path"])
+    indexes = gpus["indexes"]
     if gpus["count"] < 1:
         faults.append("gpus.count: at least one GPU is needed")
+    if indexes and (len(set(indexes)) != gpus["count"] or min(indexes) < 0):
+        faults.append(f"gpus.indexes: {indexes} are not {gpus['count']} different GPUs (gpus.count)")
+    if layout["concurrency"] < 1:
+        faults.append("concurrency: at least one request")
     faults += [
         f"devices: {device!r} is no device that systemd can allow"
         for device in layout["devices"]
@@ -252,12 +297,12 @@ def _faults(layout: Mapping[str, Any], secrets: Mapping[str, Mapping[str, str]])
     if len(set(units)) < len(units):
         faults.append(f"engines: all have the unit {units[0]}; each needs its own")
     for name, engine in layout["engines"].items():
-        faults += [f"engines.{name}.{fault}" for fault in _engine_faults(name, engine, gpus["count"])]
+        faults += [f"engines.{name}.{fault}" for fault in _engine_faults(name, engine, gpus)]
         faults += _secret_faults(name, secrets.get(name) or {})
     return faults
 
 
-def _engine_faults(name: str, engine: Mapping[str, Any], gpus: int) -> list[str]:
+def _engine_faults(name: str, engine: Mapping[str, Any], gpus: Mapping[str, Any]) -> list[str]:
     launch, flags = LAUNCHES[name], engine["flags"]
     faults = _path_faults("venv", engine["venv"]) + _environment_faults("environment", engine["environment"])
     if not _UNIT.fullmatch(engine["unit"]):
@@ -272,18 +317,45 @@ def _engine_faults(name: str, engine: Mapping[str, Any], gpus: int) -> list[str]
         if flag in launch.taken:
             faults.append(f"flags.{flag}: the layout's {launch.taken[flag]} already says this")
         elif is_secret_name(str(flag)):
+            keys = ", ".join((*ENGINES[name].key_variables, *launch.configured))
             faults.append(
-                f"flags.{flag}: everybody on the host can read a command line; what vLLM reads from the "
-                "environment (VLLM_API_KEY) goes into layout_secrets, otherwise ask for keys in front of the engine"
+                f"flags.{flag}: everybody on the host can read a command line; keys for clients ({keys}) go into "
+                "layout_secrets"
             )
     try:
         flags_to_argv(flags)
     except ValueError as error:
         faults.append(f"flags: {error}")
-    visible = str(engine["environment"].get("CUDA_VISIBLE_DEVICES", "")).split(",")
-    if visible != [""] and len(visible) != gpus:
-        faults.append(f"environment.CUDA_VISIBLE_DEVICES: names {len(visible)} GPUs, but gpus.count is {gpus}")
-    faults += _number_faults(launch, engine, gpus)
+    visible = str(engine["environment"].get(VISIBLE_DEVICES, "")).split(",")
+    if gpus["indexes"] and visible != [*map(str, gpus["indexes"])]:
+        faults.append(f"environment.{VISIBLE_DEVICES}: gpus.indexes already says this")
+    elif visible != [""] and len(visible) != gpus["count"]:
+        faults.append(f"environment.{VISIBLE_DEVICES}: names {len(visible)} GPUs, but gpus.count is {gpus['count']}")
+    faults += _number_faults(launch, engine, gpus["count"])
+    return faults
+
+
+def _fit_version(name: str, engine: dict[str, Any]) -> list[str]:
+    """Write flags and variables as the version of the engine knows them; what it does not know is told."""
+    version = engine["version"]
+    if not version:
+        return []
+    if not version_numbers(version):
+        return [f"version: {version!r} is no version; write it as in {name} --version, in quotes"]
+    faults = []
+    for section in ("flags", "environment"):
+        fitting = {}
+        for key, value in engine[section].items():
+            change = unknown_to(name, version, key)
+            if change is None or (change.other and change.other not in engine[section]):
+                fitting[change.other if change else key] = value
+            elif change.instead or change.other:
+                span = f"since {change.since}" if change.since else f"until {change.until}"
+                faults.append(
+                    f"{section}.{key}: {name} {version} does not know it (only {span}); "
+                    f"{change.instead or f'{change.other} is there as well'}"
+                )
+        engine[section] = fitting
     return faults
 
 
@@ -340,6 +412,11 @@ def _secret_faults(name: str, secrets: Mapping[str, Any]) -> list[str]:
         elif "\n" in value:
             # systemd would carry it. But no HTTP header can, so the engine would start and refuse every request.
             faults.append(f"layout_secrets.{name}.{variable}: has a line break; one read from a file wants `| trim`")
+        elif variable in LAUNCHES[name].configured and not re.fullmatch(r"[^\s\x00-\x1f\x7f-][^\x00-\x1f\x7f]*", value):
+            # The engine makes words of a command line of it, where this would be the next option.
+            faults.append(
+                f"layout_secrets.{name}.{variable}: is empty, begins with a dash, or holds control characters"
+            )
         else:
             faults += _fault_of(f"layout_secrets.{name}: ", environment_file, {str(variable): value})
     return faults
@@ -361,7 +438,7 @@ def _complete(
 ) -> None:
     launch = LAUNCHES[name]
     stem = engine["unit"].removesuffix(".service")
-    flags = engine.pop("flags")
+    flags = engine["flags"]
     cache = f"/var/cache/{stem}"
     state = f"/var/lib/{stem}"
     own = _own_environment(engine["venv"], state, cache)
@@ -369,6 +446,10 @@ def _complete(
     serving = {"host": engine["host"], "port": engine["port"], "served-model-name": model["served_name"]}
     program, *words = launch.program
     arguments = [*launch.before_model, model["path"], *flags_to_argv(serving), *flags_to_argv(flags)]
+    configuration = {option: variable for variable, option in launch.configured.items() if variable in secrets}
+    config_path = str(CONFIG / f"{engine['unit']}.yaml")
+    if configuration:
+        arguments += ["--config", config_path]
     engine.update(
         engine=name,
         python=f"{engine['venv']}/bin/python",
@@ -379,6 +460,8 @@ def _complete(
         secrets=sorted(secrets),
         unit_path=str(SYSTEM_UNITS / engine["unit"]),
         environment_path=str(CONFIG / f"{engine['unit']}.env"),
+        configuration=configuration,
+        configuration_path=config_path,
         secrets_path=str(CONFIG / f"{engine['unit']}.secrets"),
         state_directory=state,
         cache_directory=cache,

@@ -375,7 +375,7 @@ def test_a_unit_its_arguments_and_a_unit_that_is_not_there() -> None:
     assert found.loose == ()
     absent = found.units["sglang.service"]
     assert (absent.exists, set(absent.files.values())) == (False, {None})
-    assert len(absent.files) == 3, "what a deployment would put there has to go again"
+    assert len(absent.files) == 4, "what a deployment would put there has to go again"
 
 
 def test_an_engine_in_a_shell_is_loose() -> None:

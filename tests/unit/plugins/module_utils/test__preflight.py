@@ -187,10 +187,12 @@ class Venv:
         timeout: float = 60.0,
         user: str = MYSELF,
         name: str = "sglang",
+        **more: Any,
     ) -> preflight.Installed:
         engine = {
             "engine": name, "python": str(self.python), "argv": [str(self.python)], "venv": str(self.root),
             "arguments": list(arguments), "models": models, "user": user,
+            "version": "", "flags": {}, "environment": {}, **more,
         }  # fmt: skip
         return preflight.ask_engine(engine, timeout)
 
@@ -198,6 +200,25 @@ class Venv:
 @pytest.fixture
 def venv(tmp_path: Path) -> Venv:
     return Venv(tmp_path / "venv")
+
+
+def test_another_version_than_the_layout_was_written_for(venv: Venv) -> None:
+    assert not venv.ask("--model-path", "/m", version="0.5").faults
+    (fault,) = venv.ask("--model-path", "/m", version="0.5.9").faults
+    assert (fault.check, "sglang 0.5.9, and 0.5.23 is installed" in fault.message) == ("engine", True)
+
+
+def test_what_became_of_a_flag_or_a_variable_is_said(venv: Venv) -> None:
+    old = {"cuda-graph-max-bs": 8}
+    (fault,) = venv.ask("--model-path", "/m", "--cuda-graph-max-bs", "8", flags=old).faults
+    assert "`engines.sglang.version: '0.5.23'` writes cuda-graph-max-bs-decode for it" in fault.message
+    assert not venv.ask("--model-path", "/m", environment={"SGLANG_ENABLE_SPEC_V2": "1"}).faults, (
+        "nothing depends on it"
+    )
+    venv.write("vllm.__init__", "__version__ = '0.33.0'\n")
+    faults = venv.ask(name="vllm", environment={"VLLM_ATTENTION_BACKEND": "X", "NCCL_PROTO": "LL"}).faults
+    (variable,) = [fault for fault in faults if fault.check == "environment"]
+    assert "vllm 0.33.0 does not read VLLM_ATTENTION_BACKEND; the flag attention-backend says it" in variable.message
 
 
 def test_flags_that_the_engine_takes(venv: Venv) -> None:
@@ -390,6 +411,37 @@ def test_port() -> None:
 def test_an_address_of_another_host() -> None:
     (fault,) = preflight.port_faults({"engine": "vllm", "host": "192.0.2.1", "port": 8000}, snapshot(None))
     assert fault.startswith("nothing can listen on 192.0.2.1") and "engines.vllm.host" in fault
+
+
+def test_half_a_host_needs_its_own_gpus_alone(layout: dict[str, Any]) -> None:
+    layout["gpus"] = {"count": 2, "memory_mib": 97000, "indexes": [4, 5]}
+    gpus = tuple(gpu(index, mig=index == 0) for index in range(8))
+    assert list(preflight.gpu_faults(layout, reading(*gpus))) == []
+    (fault,) = preflight.gpu_faults(layout, reading(*gpus[:5]))
+    assert fault.startswith("the layout needs 2 GPUs (4, 5), the host has 1 of them")
+
+
+def test_the_way_back_of_the_other_half_is_nobodys_business(tmp_path: Path) -> None:
+    argv = "/bin/sh serve / --profiler-config x"
+    main = replace(main_process(100, argv), claims=frozenset({0, 1}))
+    for seen in (snapshot(engine_unit(tmp_path), main=main), snapshot(None, main=main)):
+        assert len(list(preflight.rollback_faults("sglang.service", seen, [1, 2]))) == 1
+        assert list(preflight.rollback_faults("sglang.service", seen, [2, 3])) == []
+
+
+def test_memory_is_reckoned_from_the_files(layout: dict[str, Any], tmp_path: Path) -> None:
+    engine = layout["engines"]["vllm"]
+    engine["models"] = [str(tmp_path)]
+    assert preflight.memory_need(layout, engine, reading(*EIGHT)) is None, "there is no model"
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64}')
+    with (tmp_path / "model.safetensors").open("wb") as shard:
+        shard.truncate(547_000_000_000)
+    need = preflight.memory_need(layout, engine, reading(*EIGHT))
+    assert need and need.fits and list(preflight.memory_faults("vllm", need)) == []
+    engine["flags"]["gpu-memory-utilization"] = 0.7
+    (fault,) = preflight.memory_faults("vllm", preflight.memory_need(layout, engine, reading(*EIGHT)))
+    assert fault.startswith("it cannot fit: each GPU: weights 63.7 + KV cache 8.6 (131072 tokens x 1) = 72.3 of the ")
+    assert "lower max-model-len to at most " in fault and "gpu-memory-utilization" in fault
 
 
 # --- units and the story ----------------------------------------------------------------------------------------------

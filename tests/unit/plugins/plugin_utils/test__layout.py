@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,23 @@ def faults(layout: dict[str, Any], overrides: dict[str, Any], **changes: Any) ->
     return found
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_shipped_layouts_start_what_the_engines_are_recognised_by(path: Path) -> None:
-    layout = resolved(yaml.safe_load(path.read_text()))
+def shipped() -> list[Any]:
+    """Every shipped layout, each of its instances, with and without its EAGLE-3."""
+    found = []
+    for path in SHIPPED:
+        layout = yaml.safe_load(path.read_text())
+        for instance in layout.get("instances") or [""]:
+            for eagle3 in {False, "eagle3" in layout}:
+                name = "-".join(filter(None, (path.stem, instance, "eagle3" * eagle3)))
+                found.append(pytest.param(layout, {"instance": instance, "eagle3": eagle3}, id=name))
+    return found
+
+
+@pytest.mark.parametrize(("written", "mode"), shipped())
+def test_shipped_layouts_start_what_the_engines_are_recognised_by(
+    written: dict[str, Any], mode: dict[str, Any]
+) -> None:
+    layout = resolved(written, **mode)
     for name, engine in layout["engines"].items():
         started = recognise_command(engine["argv"])
         assert started and (started.engine, started.role) == (name, "main")
@@ -131,6 +146,10 @@ def test_a_secret_that_cannot_be_carried_is_refused_by_name(kimi: dict[str, Any]
         ({"engines": {"vllm": {"flagz": {}}}}, "engines.vllm.flagz: unknown; did you mean flags?"),
         ({"engines": {"llvm": {}}}, "engines.llvm: unknown; did you mean vllm?"),
         ({"gpus": {"count": 0}}, "gpus.count: at least one"),
+        ({"gpus": {"indexes": [0, 0, 1, 2, 3, 4, 5, 6]}}, "are not 8 different GPUs"),
+        ({"concurrency": 0}, "concurrency: at least one"),
+        ({"gpus": {"indexes": list(range(8))}, "environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "already says"),
+        ({"engines": {"sglang": {"flags": {"config": "/x"}}}}, "flags.config: the layout's flags, or layout_secrets"),
         ({"gpus": {"count": "eight"}}, "unable to convert to int"),
         ({"gpus": {"count": 4}}, "tensor-parallel-size x pipeline-parallel-size is 8, but gpus.count is 4"),
         ({"model": {"path": "Kimi-K2.5"}}, "not an absolute path"),
@@ -162,6 +181,130 @@ def test_faults_say_what_to_write(kimi: dict[str, Any], overrides: dict[str, Any
 def test_all_faults_come_at_once(kimi: dict[str, Any]) -> None:
     found = faults(kimi, {"gpus": {"count": 4}, "engines": {"vllm": {"port": 80}, "sglang": {"user": "root"}}})
     assert len(found) == 4
+
+
+def test_halves_have_everything_of_their_own() -> None:
+    (written,) = (yaml.safe_load(path.read_text()) for path in SHIPPED if path.stem == "llama33_70b_fp8_tp4")
+    low, high = (resolved(written, instance=name)["engines"]["vllm"] for name in "ab")
+    assert (low["environment"]["CUDA_VISIBLE_DEVICES"], high["environment"]["CUDA_VISIBLE_DEVICES"]) == (
+        "0,1,2,3",
+        "4,5,6,7",
+    )
+    assert (low["unit"], high["unit"]) == ("vllm-a.service", "vllm-b.service")
+    assert (low["port"], high["port"]) == (8000, 8001)
+    for key in (
+        "unit_path",
+        "environment_path",
+        "secrets_path",
+        "configuration_path",
+        "state_directory",
+        "cache_directory",
+    ):
+        assert low[key] != high[key]
+    named = resolved(written, instance="a", overrides={"engines": {"vllm": {"unit": "chat.service"}}})
+    assert named["engines"]["vllm"]["unit"] == "chat.service"
+    assert resolved(written, instance="a", overrides={"instances": {"a": {"gpus": {"indexes": [4, 5, 6, 7]}}}})["gpus"][
+        "indexes"
+    ] == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("instance", "message"),
+    [
+        ("", "is deployed in parts (a, b), one at a time: name one with layout_instance"),
+        ("c", "no instance 'c' (it has: a, b)"),
+    ],
+)
+def test_a_layout_of_parts_needs_to_know_which(kimi: dict[str, Any], instance: str, message: str) -> None:
+    with pytest.raises(LayoutError, match=re.escape(message)):
+        resolved(kimi, overrides={"instances": {"a": {}, "b": {}}}, instance=instance)
+    with pytest.raises(LayoutError, match="it has: none"):
+        resolved(kimi, instance="a")
+
+
+def test_every_kind_of_value_can_be_changed_from_an_inventory(kimi: dict[str, Any]) -> None:
+    layout = resolved(
+        kimi,
+        overrides={
+            "model": {"served_name": "k2"},
+            "gpus": {"count": 4, "memory_mib": "140000", "indexes": [4, 5, 6, 7]},
+            "concurrency": 3,
+            "host": {"shm_mib": 1},
+            "devices": ["char-nvidia* rw", "/dev/fuse r"],
+            "engines": {
+                "vllm": {
+                    "unit": "chat.service", "user": "chat", "venv": "/srv/vllm", "host": "0.0.0.0", "port": 9000,
+                    "stop_timeout": 90, "restart": "no", "version": "0.33.0",
+                    "flags": {
+                        "tensor-parallel-size": 4,
+                        "trust-remote-code": None,
+                        "gpu-memory-utilization": 0.9,
+                        "disable-access-log-for-endpoints": ["/health", "/metrics"],
+                        "speculative-config": {"method": "ngram", "num_speculative_tokens": 2},
+                    },
+                    "environment": {"NCCL_PROTO": None, "OMP_NUM_THREADS": 16, "NCCL_DEBUG": "WARN"},
+                },
+                "sglang": {"flags": {"tp-size": 4}},
+            },
+        },
+    )  # fmt: skip
+    vllm = layout["engines"]["vllm"]
+    command = " ".join(vllm["argv"])
+    assert (layout["gpus"]["memory_mib"], layout["concurrency"], layout["host"]["shm_mib"]) == (140000, 3, 1)
+    assert vllm["devices"] == ["char-nvidia* rw", "/dev/fuse r"], "a list is replaced, not added to"
+    assert command.startswith(
+        "/srv/vllm/bin/vllm serve /models/Kimi-K2.5 --host 0.0.0.0 --port 9000 --served-model-name k2"
+    )
+    assert "--disable-access-log-for-endpoints /health /metrics" in command
+    assert '--speculative-config {"method":"ngram","num_speculative_tokens":2}' in command
+    assert "--trust-remote-code" not in command and "--gpu-memory-utilization 0.9 " in command
+    assert (vllm["unit_path"], vllm["user"], vllm["restart"]) == ("/etc/systemd/system/chat.service", "chat", "no")
+    environment = vllm["environment"]
+    assert "NCCL_PROTO" not in environment and environment["OMP_NUM_THREADS"] == "16"
+    assert environment["NCCL_DEBUG"] == "WARN" and environment["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
+
+
+@pytest.mark.parametrize(
+    ("version", "written", "flag"),
+    [
+        ("0.5.23", "cuda-graph-max-bs", "--cuda-graph-max-bs-decode"),
+        ("0.5.9", "cuda-graph-max-bs-decode", "--cuda-graph-max-bs"),
+        ("0.5.14", "cuda-graph-max-bs", "--cuda-graph-max-bs"),
+        ("", "cuda-graph-max-bs", "--cuda-graph-max-bs"),
+    ],
+)
+def test_flags_are_spelt_for_the_version(kimi: dict[str, Any], version: str, written: str, flag: str) -> None:
+    engine = {"version": version, "flags": {written: 8}}
+    argv = resolved(kimi, overrides={"engines": {"sglang": engine}})["engines"]["sglang"]["argv"]
+    assert argv[argv.index(flag) + 1] == "8"
+
+
+def test_what_a_version_does_not_know_is_refused_or_left_out(kimi: dict[str, Any]) -> None:
+    old = {"engines": {"vllm": {"version": "0.17.1", "environment": {"VLLM_TORCH_PROFILER_DIR": "/tmp"}}}}
+    flag, variable = faults(kimi, old)
+    assert flag.startswith(
+        "engines.vllm.flags.shutdown-timeout: vllm 0.17.1 does not know it (only since 0.18.0); null"
+    )
+    assert "environment.VLLM_TORCH_PROFILER_DIR" in variable and "the flag profiler-config says it" in variable
+    assert "is no version" in faults(kimi, {"engines": {"vllm": {"version": "newest"}}})[0]
+    for version, kept in (("0.5.9", True), ("0.5.21", False)):
+        engine = resolved(kimi, eagle3=True, overrides={"engines": {"sglang": {"version": version}}})["engines"][
+            "sglang"
+        ]
+        assert ("SGLANG_ENABLE_SPEC_V2" in engine["environment"]) is kept
+
+
+def test_the_keys_of_sglang_stand_in_a_file(kimi: dict[str, Any]) -> None:
+    secrets = {"sglang": {"SGLANG_API_KEY": 'it\'s "$ecret" % 1', "HF_TOKEN": "hunter2"}, "vllm": {"VLLM_API_KEY": "x"}}
+    engines = resolved(kimi, secrets=secrets)["engines"]
+    sglang = engines["sglang"]
+    assert sglang["argv"][-2:] == ["--config", "/etc/gpuops/sglang.service.yaml"]
+    assert sglang["configuration"] == {"api-key": "SGLANG_API_KEY"}
+    assert "$ecret" not in json.dumps(engines) and "hunter2" not in json.dumps(engines)
+    assert "--config" not in engines["vllm"]["argv"] and "--config" not in resolved(kimi)["engines"]["sglang"]["argv"]
+    for key in ("", "-rf", " x", "a\tb", "a\nb"):
+        (fault,) = faults(kimi, {}, secrets={"sglang": {"SGLANG_API_KEY": key}})
+        assert fault.startswith("layout_secrets.sglang.SGLANG_API_KEY: ")
 
 
 def test_speculation_needs_its_section(kimi: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Sequence
 
@@ -39,6 +40,7 @@ def _configured(path: str) -> list[str]:
             name, colon, value = line.partition(":")
             if not colon or line.startswith("#"):
                 continue
-            flag, value = "--" + name.strip().replace("_", "-"), value.strip().strip("'\"")
+            flag, value = "--" + name.strip().replace("_", "-"), value.strip()
+            value = json.loads(value) if value.startswith('"') else value.strip("'")
             words += {"true": [flag], "false": []}.get(value, [flag, value])
     return words
