@@ -19,13 +19,13 @@ def resolve_layout(
     overrides: t.Optional[t.Mapping[str, t.Any]] = None,
     secrets: t.Optional[t.Mapping[str, t.Mapping[str, str]]] = None,
     eagle3: bool = False,
-    instance: str = "",
+    part: str = "",
 ) -> dict[str, t.Any]:
     """The layout as later roles read it; AnsibleFilterError lists what is wrong with it."""
     if not isinstance(layout, t.Mapping):
         raise AnsibleFilterError(f"the layout {name} is not a mapping")
     try:
-        return _layout.resolve(layout, overrides or {}, secrets or {}, name, eagle3, str(instance or ""))
+        return _layout.resolve(layout, overrides or {}, secrets or {}, name, eagle3, str(part or ""))
     except _layout.LayoutError as error:
         raise AnsibleFilterError(str(error)) from None
 
