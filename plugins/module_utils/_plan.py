@@ -39,6 +39,10 @@ INSTEAD = {
 }
 """What an operator runs where the owner is of a kind this module does not stop."""
 
+LOADING = 600.0
+"""Seconds after its start in which an engine's worker may still make its context: they come one after the other, some
+minutes apart where Python's imports come from a slow disk."""
+
 SSHD = ("sshd", "sshd-session", "sshd-auth")
 SSH_UNITS = ("ssh.service", "sshd.service")
 """Without libpam-systemd every SSH session is in one of these."""
@@ -191,7 +195,8 @@ def _held_gpus(snapshot: Snapshot, groups: Mapping[int, tuple[str, str, bool]]) 
     """By pid, the GPUs a process is a holder of: those it uses, or those it is attached to if it uses none.
 
     NCCL opens every node in every worker, so being attached counts for nothing once anybody of the same engine uses
-    a GPU, and only for the GPUs the engine was given.
+    a GPU, and only for the GPUs the engine was given. A young worker that has started CUDA and has no context yet is
+    about to make one: while its engine loads, its sister's context says nothing about it.
     """
     members: dict[str, list[Seen]] = {}
     for pid, seen in snapshot.seen.items():
@@ -202,8 +207,13 @@ def _held_gpus(snapshot: Snapshot, groups: Mapping[int, tuple[str, str, bool]]) 
         claims = [seen.claims for seen in group if seen.claims is not None]
         for seen in group:
             attached = seen.attached.intersection(*claims)
-            held[seen.process.pid] = frozenset(seen.used) if in_use else attached
+            held[seen.process.pid] = frozenset(seen.used) if in_use and not _about_to_compute(seen) else attached
     return held
+
+
+def _about_to_compute(seen: Seen) -> bool:
+    worker = seen.recognition is not None and seen.recognition.role != "main"
+    return worker and seen.uvm and not seen.used and seen.age < LOADING
 
 
 def protection_of(seen: Seen, snapshot: Snapshot, policy: Policy) -> str:

@@ -20,6 +20,8 @@ QUIET = 2.0
 """Seconds without a request that count as quiet: longer than a client takes to send the next turn of a dialogue."""
 POLL = 0.25
 METRICS_TIMEOUT = 5.0
+TIMED_OUT = "timed out"
+"""What a NoAnswer says of a server that accepts and does not answer in time."""
 SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{.*\})?\s+(?P<value>\S+)(?:\s+\d+)?$")
 """A line of the Prometheus text format."""
 
@@ -81,7 +83,12 @@ def quiesce(
         for name, (kind, ask) in asks.items():
             if name in outcomes:
                 continue
-            load = _observe(ENGINES[kind], ask)
+            # A server that accepts and never answers must not cost more than the caller gives, and has its first look.
+            load = _observe(ENGINES[kind], ask, min(METRICS_TIMEOUT, max(POLL, deadline - clock())))
+            if load == TIMED_OUT and name in last:
+                # Seen at work before, and slow to tell now: that is no reason to cut its requests off.
+                quiet_since[name] = math.inf
+                continue
             if isinstance(load, str):
                 outcomes[name] = Outcome(True, f"its load cannot be observed ({load}); not waited for")
                 continue
@@ -115,9 +122,9 @@ def _newer(first: Load, last: Load) -> bool:
     return last.served - first.served > first.running + first.waiting
 
 
-def _observe(engine: Engine, ask: Ask) -> Load | str:
+def _observe(engine: Engine, ask: Ask, timeout: float) -> Load | str:
     try:
-        answer = ask(Question(engine.metrics_path, METRICS_TIMEOUT))
+        answer = ask(Question(engine.metrics_path, timeout))
     except NoAnswer as error:
         return str(error)
     if answer.status != 200:

@@ -172,6 +172,17 @@ def test_a_neighbour_that_still_loads_is_told_by_the_gpus_it_was_given() -> None
     assert {pid for pid in touched(plan) if pid >= 200} == {300, 301}
 
 
+def test_workers_without_a_context_may_still_take_any_gpu_while_they_are_young() -> None:
+    host = Host().vllm(100, frozenset({0}))
+    host.process(110, ("VLLM::Worker_TP1",), ppid=101, session=100, attached=ALL, uvm=True)
+    host.unit(unit("vllm.service"), [100, 101, 102, 110])
+    policy = replace(DEFAULT, gpus=("1",))
+    assert plan_of(host, policy).stop == ("vllm.service",)
+    # One that has had none for that long makes none: it is the neighbour that serves on GPU 0.
+    host.seen[110] = replace(host.seen[110], age=3600.0)
+    assert plan_of(host, policy).stop == ()
+
+
 def test_the_server_of_a_neighbour_does_not_hold_what_its_workers_do_not_use() -> None:
     host = Host().vllm(200, frozenset(range(4, 8)), "vllm-b.service")
     host.seen[200] = replace(host.seen[200], attached=ALL)

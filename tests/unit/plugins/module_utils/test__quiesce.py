@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES
-from ansible_collections.gpuops.inference.plugins.module_utils._quiesce import Load, Outcome, quiesce, read_load
+from ansible_collections.gpuops.inference.plugins.module_utils._quiesce import (
+    TIMED_OUT,
+    Load,
+    Outcome,
+    quiesce,
+    read_load,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._ready import Answer, NoAnswer, Question
 
 
@@ -90,3 +96,35 @@ def test_an_engine_that_shows_no_load_is_not_waited_for_and_it_is_said() -> None
     assert "/metrics says 404" in outcomes["a"].why
     assert "connection refused" in outcomes["b"].why
     assert "has no vllm:num_requests_running" in outcomes["c"].why
+
+
+class Slow:
+    """Answers at first, and then accepts without ever answering."""
+
+    def __init__(self, answers: list[str]) -> None:
+        self.now = 0.0
+        self.answers = answers
+
+    def ask(self, question: Question) -> Answer:
+        if self.answers:
+            return Answer(200, self.answers.pop(0))
+        self.now += question.timeout
+        raise NoAnswer(TIMED_OUT)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_server_that_never_answers_costs_no_more_than_was_given() -> None:
+    slow, other = Slow([]), Slow([])
+    asks = {"a": ("vllm", slow.ask), "b": ("vllm", other.ask)}
+    outcomes = quiesce(asks, 2, lambda: slow.now + other.now, slow.sleep)
+    assert 2 <= slow.now + other.now < 3
+    assert all(outcome.quiet and TIMED_OUT in outcome.why for outcome in outcomes.values())
+
+
+def test_one_that_was_seen_at_work_and_falls_silent_is_not_quiet() -> None:
+    slow = Slow([metrics(3, 0, 7)])
+    outcome = quiesce({"a": ("vllm", slow.ask)}, 2, lambda: slow.now, slow.sleep)["a"]
+    assert outcome == Outcome(False, "3 requests run, 0 wait after 2 s")
+    assert 2 <= slow.now < 3
