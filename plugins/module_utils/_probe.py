@@ -49,7 +49,7 @@ ENDING = 1.0
 MAX_RESTARTS = 3
 """Workers started anew after one blocked on a process: each costs a part of the caller's time."""
 
-_TARGETS = {"cmdlines": "command line", "environs": "environment", "maps": "memory map"}
+_TARGETS = {"cmdlines": "command line", "environs": "environment", "maps": "memory map", "shared": "memory map"}
 
 
 class _UnansweredError(Exception):
@@ -311,6 +311,17 @@ class Probe:
             reading = self._gpus_from_smi(deadline)
         return replace(reading, problems=tuple(dict.fromkeys((*self.problems, *reading.problems))))
 
+    def health(self, timeout: float) -> dict[int, Mapping[str, Any]]:
+        """What NVML says of each GPU's health, raw, by index; {} where NVML cannot be asked. Ask for `gpus` first."""
+        if not (self._child and self._speaks_nvml) or self._refusal or self._nvml_refusal:
+            return {}
+        child = self._child
+        answers, failure = self._ask(child, {"op": "health"}, time.monotonic() + timeout)
+        if failure:
+            self._nvml_refusal = f"{explain(NO_ANSWER)} ({failure})"
+            self._discard(child)
+        return answers
+
     def cmdlines(self, pids: Iterable[int], timeout: float) -> dict[int, tuple[str, ...]]:
         """Arguments of each process, without the padding of setproctitle. () for zombies and kernel threads."""
         return {pid: tuple(value) for pid, value in self._processes({"op": "cmdlines"}, pids, timeout).items()}
@@ -323,6 +334,13 @@ class Probe:
         """Mapped paths of each process that begin with one of the prefixes, sorted."""
         request = {"op": "maps", "prefixes": list(prefixes)}
         return {pid: tuple(value) for pid, value in self._processes(request, pids, timeout).items()}
+
+    def shared(
+        self, pids: Iterable[int], device: tuple[int, int], names: Iterable[str], timeout: float
+    ) -> dict[int, frozenset[int]]:
+        """Inodes on a file system (its device number) that each process has mapped, or open under one of the names."""
+        request = {"op": "shared", "device": f"{device[0]}:{device[1]}", "names": list(names)}
+        return {pid: frozenset(value) for pid, value in self._processes(request, pids, timeout).items()}
 
     def close(self) -> None:
         """End the worker. It is given a moment, then killed; it is never waited for."""

@@ -13,6 +13,10 @@ it: the first item that is missing is the one that blocks. The program ends at t
 
     {"op": "hello"}                                      items "python" and "nvml" (version) or "no-nvml" (why not)
     {"op": "gpus"}                                       item "system", then one per GPU index; sizes in bytes
+    {"op": "health"}                                     one item per GPU index: what a health check looks at, raw
+    {"op": "minors", "directory": PATH}                  item PCI bus id: the driver's minor number, without NVML
+    {"op": "shared", "pids": [...], "device": "MAJOR:MINOR", "names": [...]}
+                                                         item PID: inodes of that device it maps, or has open by name
     {"op": "cmdlines", "pids": [...]}                    item PID: list of arguments
     {"op": "environs", "pids": [...], "names": [...]}    item PID: {name: value}, of the asked names alone
     {"op": "maps", "pids": [...], "prefixes": [...]}     item PID: list of mapped paths with one of the prefixes
@@ -72,6 +76,24 @@ def maps(pid: int, prefixes: list[str]) -> list[str]:
         return sorted({text(column[5]) for column in columns if len(column) == 6 and column[5].startswith(wanted)})
 
 
+def shared(pid: int, device: str, names: set[str]) -> list[int]:
+    major, minor = (int(number) for number in device.split(":"))
+    with open(f"/proc/{pid}/maps", "rb") as file:
+        columns = (line.split(None, 5) for line in file)
+        found = {int(column[4]) for column in columns if column[3] == b"%02x:%02x" % (major, minor)}
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        try:
+            # In a container the same file may have another path, but not another name.
+            if os.readlink(entry.path).removesuffix(" (deleted)").rpartition("/")[2] in names:
+                status = os.stat(entry.path)
+                if status.st_dev == os.makedev(major, minor):
+                    found.add(status.st_ino)
+        except OSError:
+            # Closed under our eyes.
+            continue
+    return sorted(found)
+
+
 def each_process(request: dict[str, Any]) -> Iterator[tuple[object, object]]:
     for pid in request["pids"]:
         value: object = None
@@ -80,11 +102,23 @@ def each_process(request: dict[str, Any]) -> Iterator[tuple[object, object]]:
                 value = cmdline(pid)
             elif request["op"] == "environs":
                 value = environ(pid, request["names"])
+            elif request["op"] == "shared":
+                value = shared(pid, request["device"], set(request["names"]))
             else:
                 value = maps(pid, request["prefixes"])
         except OSError:
             value = None
         yield pid, value
+
+
+def minors(directory: str) -> Iterator[tuple[object, object]]:
+    # One directory a GPU, named by its bus id; the file takes a lock of the driver's.
+    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
+        with open(os.path.join(directory, name, "information"), "rb") as file:
+            for line in file:
+                key, _colon, value = text(line).partition(":")
+                if key.strip() == "Device Minor" and value.strip().isdigit():
+                    yield name, int(value)
 
 
 # --- NVML -------------------------------------------------------------------------------------------------------------
@@ -107,7 +141,30 @@ class ProcessInfoV1(ctypes.Structure):
     _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong)]
 
 
+class FabricInfo(ctypes.Structure):
+    """nvmlGpuFabricInfo_t, the first layout, which every driver that knows fabrics has."""
+
+    _fields_ = [
+        ("cluster", ctypes.c_ubyte * 16),
+        ("status", ctypes.c_uint),
+        ("clique", ctypes.c_uint),
+        ("state", ctypes.c_ubyte),
+    ]
+
+
 NOT_AVAILABLE = 2**64 - 1
+
+UNCORRECTED, SINCE_LOAD, LIFETIME = 1, 0, 1
+"""nvmlMemoryErrorType_t and nvmlEccCounterType_t."""
+
+HEALTH = (
+    ("ecc_since_load", "nvmlDeviceGetTotalEccErrors", (UNCORRECTED, SINCE_LOAD)),
+    ("ecc_lifetime", "nvmlDeviceGetTotalEccErrors", (UNCORRECTED, LIFETIME)),
+    ("remapped", "nvmlDeviceGetRemappedRows", ()),
+    ("width", "nvmlDeviceGetCurrPcieLinkWidth", ()),
+    ("max_width", "nvmlDeviceGetMaxPcieLinkWidth", ()),
+    ("slowdown", "nvmlDeviceGetCurrentClocksEventReasons", ()),
+)
 
 
 class Nvml:
@@ -182,6 +239,23 @@ class Nvml:
             "mps": any(is_mps_server(entry["pid"]) for entry in listed),
             "errors": errors,
         }
+
+    def health(self) -> Iterator[tuple[object, object]]:
+        for index in range(self.call({}, "", "nvmlDeviceGetCount") or 0):
+            errors: dict[str, str] = {}
+            values: dict[str, object] = {"errors": errors}
+            handle = self.call(errors, "handle", "nvmlDeviceGetHandleByIndex", index)
+            if handle is not None:
+                values.update((key, self.call(errors, key, name, handle, *more)) for key, name, more in HEALTH)
+                if errors.get("slowdown") == "FUNCTION_NOT_FOUND":
+                    # Its name before R535.
+                    del errors["slowdown"]
+                    name = "nvmlDeviceGetCurrentClocksThrottleReasons"
+                    values["slowdown"] = self.call(errors, "slowdown", name, handle)
+                info = FabricInfo()
+                if self.call(errors, "fabric", "nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is not None:
+                    values["fabric"] = [info.state, info.status]
+            yield index, values
 
     def memory(self, errors: dict[str, str], handle: object) -> Optional[dict[str, int]]:
         tried: dict[str, str] = {}
@@ -270,6 +344,10 @@ class Worker:
             return self.hello()
         if request["op"] == "gpus":
             return self.nvml.read() if self.nvml else iter(())
+        if request["op"] == "health":
+            return self.nvml.health() if self.nvml else iter(())
+        if request["op"] == "minors":
+            return minors(request["directory"])
         return each_process(request)
 
     def hello(self) -> Iterator[tuple[object, object]]:

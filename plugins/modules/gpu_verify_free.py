@@ -26,12 +26,41 @@ options:
     description: How long to wait for the GPUs to become free, in seconds.
     type: float
     default: 120
+  health:
+    description:
+      - What to check of the GPUs' health besides. A fault fails the task, and so does a value that cannot be read.
+      - What a card does not have is told as not applicable, and passes.
+      - V(ecc) fails on an uncorrected memory error since the driver was loaded; those of the card's lifetime, whose
+        counter never goes back, are a note.
+      - V(remap) fails on a memory row that waits for a reset to be remapped, or that could not be.
+      - V(pcie) fails on a link with fewer lanes than card and slot have. Its generation is not looked at, since it
+        falls whenever a GPU idles.
+      - V(slowdown) fails where the board slows itself down for heat or power.
+      - V(fabric) fails where a GPU has not joined its NVLink fabric, or NVSwitches have no fabric manager.
+      - V(xid) fails on an Xid in the kernel's log of the last O(xid_window) seconds. Those that a program causes itself
+        (13, 31, 43, 45, 68, 109) are a note.
+    type: list
+    elements: str
+    choices: [all, ecc, remap, pcie, slowdown, fabric, xid]
+    default: []
+  xid_window:
+    description:
+      - How far back V(health=xid) looks, in seconds, and never beyond the last boot.
+      - An Xid stays in the log after the GPU was reset. Make this shorter than the time since the reset then.
+    type: float
+    default: 86400
 """
 
 EXAMPLES = r"""
 - name: Prove all 8 GPUs free before driver work
   gpuops.inference.gpu_verify_free:
     gpu_count: 8
+  become: true
+
+- name: The same, and that their hardware is well
+  gpuops.inference.gpu_verify_free:
+    gpu_count: 8
+    health: [all]
   become: true
 """
 
@@ -52,6 +81,13 @@ verdicts:
   type: dict
   sample:
     "0": {"verdict": "free", "why": "no holder, 4 MiB in use"}
+health:
+  description:
+    - What the checks of O(health) found, each with C(check), C(gpus), C(text) and C(kind).
+    - The kind is one of fault, unreadable, note, not applicable. The first two fail the task.
+  returned: always
+  type: list
+  elements: dict
 gpus:
   description: The GPUs as M(gpuops.inference.gpu_info) returns them.
   returned: always
@@ -86,6 +122,8 @@ problems:
 """
 
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -98,19 +136,38 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._drain import Timeouts, holders, release_watch
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
+from ansible_collections.gpuops.inference.plugins.module_utils._health import (
+    CHECKS,
+    FABRIC_UNIT,
+    Fabric,
+    Finding,
+    judge_health,
+    kernel_log,
+    nvswitches,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults
-from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, ghost_faults, make_plan
+from ansible_collections.gpuops.inference.plugins.module_utils._plan import Plan, Policy, ghost_faults, make_plan
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
-from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import load_units, take_snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
+    PROBE_TIMEOUT,
+    Snapshot,
+    load_units,
+    take_snapshot,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._telling import not_free_lines
-from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, Units, UnitsError
+
+ARGUMENTS: dict[str, Any] = {
+    **GPU_ARGUMENTS,
+    **RELEASE_ARGUMENTS,
+    "timeout": {"type": "float", "default": 120.0},
+    "health": {"type": "list", "elements": "str", "choices": ["all", *CHECKS], "default": []},
+    "xid_window": {"type": "float", "default": 86400.0},
+}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={**GPU_ARGUMENTS, **RELEASE_ARGUMENTS, "timeout": {"type": "float", "default": 120.0}},
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     params = module.params
     if faults := list(option_faults(params)):
         module.fail_json(msg="; ".join(faults))
@@ -134,6 +191,7 @@ def main() -> None:
             free = watch.wait() and not plan.missing
             snapshot = take_snapshot(probe, loaded)
             plan = make_plan(snapshot, policy)
+            health = find_health(probe, snapshot, plan, loaded, params["health"], params["xid_window"])
     except (GpuSelectionError, UnitsError) as error:
         module.fail_json(msg=str(error))
 
@@ -141,21 +199,37 @@ def main() -> None:
         "changed": False,
         "free": free,
         "verdicts": {str(index): verdict.as_dict() for index, verdict in sorted(watch.verdicts.items())},
+        "health": [finding.as_dict() for finding in health],
         "gpus": gpu_rows(plan.gpus),
         "processes": process_rows(plan.judged),
         "seconds": round(time.monotonic() - began, 3),
         **host_facts(snapshot),
     }
-    story = "\n".join([*plan.missing, *not_free_lines(watch.verdicts)]) or f"{len(plan.gpus)} GPUs are free"
+    ill = [str(finding) for finding in health if finding.fails]
+    not_free = [*plan.missing, *not_free_lines(watch.verdicts)] or [f"{len(plan.gpus)} GPUs are free"]
+    story = "\n".join([*not_free, *ill])
     if module.check_mode:
-        refusals = [*plan.refusals, *plan.unsettled, *ghost_faults(snapshot, plan.gpus)]
+        refusals = [*plan.refusals, *plan.unsettled, *ghost_faults(snapshot, plan.gpus), *ill]
         result["would_be_free"] = not refusals
         if not refusals:
             module.exit_json(msg=story if free else f"not free now, but a drain would free them:\n{story}", **result)
         module.fail_json(msg="\n".join(refusals), **result)
-    if not free:
+    if not free or ill:
         module.fail_json(msg=story, **result)
     module.exit_json(msg=story, **result)
+
+
+def find_health(
+    probe: Probe, snapshot: Snapshot, plan: Plan, loaded: Mapping[str, Unit], asked: Sequence[str], xid_window: float
+) -> tuple[Finding, ...]:
+    """What the checks that were asked for find."""
+    checks = CHECKS if "all" in asked else asked
+    if not checks:
+        return ()
+    fabric = Fabric(nvswitches(), any(name == FABRIC_UNIT and unit.running for name, unit in loaded.items()))
+    others = [gpu for gpu in snapshot.reading.gpus if gpu not in plan.gpus]
+    log = kernel_log(xid_window) if "xid" in checks else None
+    return judge_health(checks, plan.gpus, others, probe.health(PROBE_TIMEOUT), fabric, log)
 
 
 if __name__ == "__main__":

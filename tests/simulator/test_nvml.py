@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,8 +73,10 @@ class Machine:
         program = f"import gpusim, signal; a = gpusim.allocate({index}, {mib}); print('ready'); signal.pause()"
         with subprocess.Popen([sys.executable, "-uc", program], env=self.env, stdout=subprocess.PIPE, text=True) as own:
             assert own.stdout and own.stdout.readline() == "ready\n"
-            yield own.pid
-            own.kill()
+            try:
+                yield own.pid
+            finally:
+                own.kill()
 
 
 @pytest.fixture
@@ -80,6 +84,7 @@ def machine(tmp_path: Path, built: Path) -> Machine:
     return Machine(tmp_path, built)
 
 
+FABRIC = "exec('i = c_nvmlGpuFabricInfo_t(); nvmlDeviceGetGpuFabricInfo(h[0], byref(i))', globals())"
 MEMORY = "[(m.used, m.free) for m in (nvmlDeviceGetMemoryInfo(x, version=nvmlMemory_v2) for x in h)]"
 
 
@@ -140,6 +145,50 @@ def test_a_delayed_release_has_memory_and_no_process(machine: Machine) -> None:
 def test_faults(machine: Machine, fault: str, value: str, expression: str, result: object) -> None:
     machine.fault(fault, value)
     assert machine.nvml(expression) == result
+
+
+@pytest.mark.parametrize(
+    ("fault", "value", "expression", "without", "result"),
+    [
+        ("ecc.1", "3 7", "[nvmlDeviceGetTotalEccErrors(h[1], 1, kind) for kind in (0, 1)]", [0, 0], [3, 7]),
+        ("ecc.1", "3 7", "nvmlDeviceGetTotalEccErrors(h[1], 0, 0)", 0, 0),
+        ("remap.0", "1 2 1 0", "nvmlDeviceGetRemappedRows(h[0])", (0, 0, 0, 0), (1, 2, 1, 0)),
+        ("pcie-width.0", "8", "[nvmlDeviceGetCurrPcieLinkWidth(x) for x in h]", [16, 16], [8, 16]),
+        ("slowdown.0", "64", "[nvmlDeviceGetCurrentClocksEventReasons(x) for x in h]", [1, 1], [64, 1]),
+        ("health-error.0", "999", "nvmlDeviceGetRemappedRows(h[0])", (0, 0, 0, 0), "NVMLError_Unknown"),
+        ("fabric.0", "2 0", f"{FABRIC} or (i.state, i.status)", "NVMLError_NotSupported", (2, 0)),
+    ],
+)
+def test_health(machine: Machine, fault: str, value: str, expression: str, without: object, result: object) -> None:
+    assert machine.nvml(expression) == without
+    machine.fault(fault, value)
+    assert machine.nvml(expression) == result
+
+
+@pytest.mark.parametrize("age", [1, 2, 3, 535])
+def test_our_worker_reads_the_lists_of_every_age_of_drivers(machine: Machine, tmp_path: Path, age: int) -> None:
+    """Symbols and record lengths of R440, R460, R580, and of R535.43 to R535.85, whose _v3 records are longer."""
+    library = tmp_path / "libnvidia-ml.so.1"
+    flags = f"-std=c11 -D_DEFAULT_SOURCE -DNVML_NO_UNVERSIONED_FUNC_DEFS -DLISTS={age} -fPIC -shared".split()
+    source = SIMULATOR / "nvml" / "nvml.c"
+    subprocess.run(["cc", *flags, f"-I{machine.built}", "-o", library, source, "-lpthread"], check=True)
+    wheel, simulator = machine.env["PYTHONPATH"].split(":")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    machine.env |= {"LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": f"{tmp_path / 'site'}:{simulator}"}
+    with machine.holder(1, 300) as one, machine.holder(1, 200) as two:
+        worker = SIMULATOR.parent.parent / "plugins/module_utils/_worker.py"
+        asked = b'{"op": "hello"}\n{"op": "gpus"}\n'
+        told = subprocess.run(
+            [sys.executable, worker], input=asked, env=machine.env, stdout=subprocess.PIPE, check=True, timeout=30
+        )
+        lines = [json.loads(line) for line in told.stdout.splitlines()]
+        (gpu,) = [line["value"] for line in lines if line.get("item") == 1]
+        assert gpu["errors"] == {}
+        assert {(entry["pid"], entry["used"]) for entry in gpu["processes"]} == {(one, 300 * MIB), (two, 200 * MIB)}
+        if age == 535:
+            # What whoever takes the records of _v3 for ordinary ones gets: the second is no process.
+            pids = machine.nvml("[p.pid for p in nvmlDeviceGetComputeRunningProcesses_v3(h[1])]")
+            assert set(pids) != {one, two}
 
 
 def test_a_hang_ignores_sigterm(machine: Machine) -> None:

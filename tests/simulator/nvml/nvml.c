@@ -403,7 +403,6 @@ VALUE(nvmlDeviceGetEnforcedPowerLimit, unsigned, 600000)
 VALUE(nvmlDeviceGetPowerManagementLimit, unsigned, 600000)
 VALUE(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, 5)
 VALUE(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, 5)
-VALUE(nvmlDeviceGetCurrPcieLinkWidth, unsigned, 16)
 VALUE(nvmlDeviceGetMaxPcieLinkWidth, unsigned, 16)
 
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t gpu, nvmlTemperatureSensors_t sensor, unsigned *celsius) {
@@ -439,18 +438,59 @@ nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t gpu, nvmlEnableState_t *current, 
     return NVML_SUCCESS;
 }
 
+// --- health ----------------------------------------------------------------------------------------------------------
+
+// Reads the numbers of a fault into values, which hold what is so without it.
+#define HEALTH(gpu, name, format, ...)                                                  \
+    do {                                                                                \
+        char text[256];                                                                 \
+        CHECK(gpu);                                                                     \
+        if (fault("health-error", (int)(gpu)->index, text))                             \
+            return (nvmlReturn_t)atoi(text);                                            \
+        if (fault(name, (int)(gpu)->index, text) && sscanf(text, format, __VA_ARGS__) < 1) \
+            return NVML_ERROR_UNKNOWN;                                                  \
+    } while (0)
+
+nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t gpu, unsigned *width) {
+    *width = 16;
+    HEALTH(gpu, "pcie-width", "%u", width);
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t gpu, nvmlMemoryErrorType_t type, nvmlEccCounterType_t counter,
                                          unsigned long long *errors) {
-    CHECK(gpu);
-    (void)type, (void)counter;
-    *errors = 0;
+    unsigned long long since_load = 0, lifetime = 0;
+    HEALTH(gpu, "ecc", "%llu %llu", &since_load, &lifetime);
+    *errors = type != NVML_MEMORY_ERROR_TYPE_UNCORRECTED ? 0 : counter == NVML_VOLATILE_ECC ? since_load : lifetime;
     return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t gpu, unsigned *correctable, unsigned *uncorrectable,
                                        unsigned *pending, unsigned *failure) {
-    CHECK(gpu);
     *correctable = *uncorrectable = *pending = *failure = 0;
+    HEALTH(gpu, "remap", "%u %u %u %u", correctable, uncorrectable, pending, failure);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t gpu, unsigned long long *reasons) {
+    *reasons = nvmlClocksEventReasonGpuIdle;
+    HEALTH(gpu, "slowdown", "%llu", reasons);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t gpu, unsigned long long *reasons) {
+    return nvmlDeviceGetCurrentClocksEventReasons(gpu, reasons);
+}
+
+// Cards without NVLink to a switch, as here, have no fabric: only the fault gives them one.
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t gpu, nvmlGpuFabricInfo_t *info) {
+    unsigned state = NVML_GPU_FABRIC_STATE_NOT_SUPPORTED, failed = NVML_SUCCESS;
+    HEALTH(gpu, "fabric", "%u %u", &state, &failed);
+    if (state == NVML_GPU_FABRIC_STATE_NOT_SUPPORTED)
+        return NVML_ERROR_NOT_SUPPORTED;
+    memset(info, 0, sizeof *info);
+    info->state = (nvmlGpuFabricState_t)state;
+    info->status = (nvmlReturn_t)failed;
     return NVML_SUCCESS;
 }
 
@@ -519,16 +559,43 @@ static nvmlReturn_t processes(nvmlDevice_t gpu, char kind, unsigned *count, void
     return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-#define PROCESSES(name, kind)                                                                             \
-    nvmlReturn_t name(nvmlDevice_t gpu, unsigned *count, nvmlProcessInfo_v1_t *infos) {                   \
-        return processes(gpu, kind, count, infos, sizeof *infos);                                         \
-    }                                                                                                     \
-    nvmlReturn_t name##_v2(nvmlDevice_t gpu, unsigned *count, nvmlProcessInfo_v2_t *infos) {              \
-        return processes(gpu, kind, count, infos, sizeof *infos);                                         \
-    }                                                                                                     \
-    nvmlReturn_t name##_v3(nvmlDevice_t gpu, unsigned *count, nvmlProcessInfo_t *infos) {                 \
-        return processes(gpu, kind, count, infos, sizeof *infos);                                         \
+// The symbols of a driver's age: before R450 (LISTS 1) no list has a version, before R510 (LISTS 2) none is _v3.
+#ifndef LISTS
+#define LISTS 3
+#endif
+
+#define LIST(name, kind, type, record)                                    \
+    nvmlReturn_t name(nvmlDevice_t gpu, unsigned *count, type *infos) {   \
+        return processes(gpu, kind, count, infos, sizeof(record));        \
     }
+
+#if LISTS == 535
+// R535.43 to R535.85 answer _v3 with longer records (and have this symbol, not nvmlDeviceGetRunningProcessDetailList).
+typedef struct {
+    nvmlProcessInfo_t info;
+    unsigned long long protected_memory;
+} LongInfo;
+#define LIST_V3(name, kind) LIST(name##_v3, kind, nvmlProcessInfo_t, LongInfo)
+nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t gpu, nvmlConfComputeMemSizeInfo_t *info) {
+    (void)gpu, (void)info;
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+#elif LISTS >= 3
+#define LIST_V3(name, kind) LIST(name##_v3, kind, nvmlProcessInfo_t, nvmlProcessInfo_t)
+#else
+#define LIST_V3(name, kind)
+#endif
+
+#if LISTS >= 2
+#define LIST_V2(name, kind) LIST(name##_v2, kind, nvmlProcessInfo_v2_t, nvmlProcessInfo_v2_t)
+#else
+#define LIST_V2(name, kind)
+#endif
+
+#define PROCESSES(name, kind)                                     \
+    LIST(name, kind, nvmlProcessInfo_v1_t, nvmlProcessInfo_v1_t)  \
+    LIST_V2(name, kind)                                           \
+    LIST_V3(name, kind)
 
 PROCESSES(nvmlDeviceGetComputeRunningProcesses, COMPUTE)
 PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, GRAPHICS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any, Optional
 
 import gpusim
@@ -62,12 +63,13 @@ class Faults:
 class Card:
     """One worker's GPU: the nodes it opens and the memory it takes there."""
 
-    def __init__(self, gpu: gpusim.Gpu, fraction: float, rank: int) -> None:
+    def __init__(self, gpu: gpusim.Gpu, fraction: float, rank: int, late: float) -> None:
         self.gpu = gpu
         self.rank = rank
         self.fraction = fraction
         self.wanted = int(gpu.total * fraction)
         self.nodes = gpusim.open_nodes()
+        time.sleep(late * rank)
         self.free = gpu.total - gpu.reserved - gpusim.used(gpu.number)
         self.memory = gpusim.allocate(gpu.number, min(512, self.wanted))
         self.weights = int(self.wanted * recorded.WEIGHTS_SHARE)

@@ -29,6 +29,7 @@ WEIGHTS_SHARE = 0.8
 FAULTS = {
     "load-seconds": "[seconds] from start to ready",
     "ignore-term": "workers ignore SIGTERM; [all]: so do all of the engine's processes",
+    "late-contexts": "[seconds] after the worker before it, each worker makes its context",
     "hang-loading": "loading stops for ever where NCCL connects the GPUs: no line, no memory",
     "crash-loading": "a worker dies half-way through the weights; [a key of FATAL, or the line itself]",
     "crash-loop": "every start fails within a fraction of a second",

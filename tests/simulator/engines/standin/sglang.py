@@ -193,7 +193,7 @@ class Engine:
         if position >= len(gpus):
             raise Trouble(recorded.FATAL["too few"].format(tp=self.tp, gpus=len(gpus)))
         self.log.say("connect")
-        card = Card(gpus[position], self.fraction, rank)
+        card = Card(gpus[position], self.fraction, rank, self.faults.seconds("late-contexts", 0))
         if self.faults("hang-loading") is not None:
             while True:
                 signal.pause()

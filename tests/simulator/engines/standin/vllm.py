@@ -250,7 +250,7 @@ class Engine:
         gpus = visible(self.args.device_ids or os.environ.get("CUDA_VISIBLE_DEVICES"))
         if rank >= len(gpus):
             raise Trouble(recorded.FATAL["too few"].format(tp=self.tp, gpus=len(gpus)))
-        card = Card(gpus[rank], self.args.gpu_memory_utilization, rank)
+        card = Card(gpus[rank], self.args.gpu_memory_utilization, rank, self.faults.seconds("late-contexts", 0))
         if first:
             self.log.say("connect")
         if self.faults("hang-loading") is not None:
