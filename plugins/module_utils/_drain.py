@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Optional
@@ -24,9 +25,15 @@ from ansible_collections.gpuops.inference.plugins.module_utils._hold import (
     is_stopped_for_a_hold,
     triggers_of,
 )
-from ansible_collections.gpuops.inference.plugins.module_utils._holders import Process, read_process, wait_channel
+from ansible_collections.gpuops.inference.plugins.module_utils._holders import (
+    Process,
+    read_process,
+    same_network,
+    wait_channel,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.inference.plugins.module_utils._owners import Owner
+from ansible_collections.gpuops.inference.plugins.module_utils._managed import Managed, Stopped, stop
+from ansible_collections.gpuops.inference.plugins.module_utils._owners import USER_UNIT, Owner, restarts
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     Judged,
     Plan,
@@ -35,7 +42,6 @@ from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     judge,
     make_plan,
     protection_of,
-    restarts,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 from ansible_collections.gpuops.inference.plugins.module_utils._quiesce import quiesce
@@ -55,6 +61,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import 
 from ansible_collections.gpuops.inference.plugins.module_utils._units import (
     Unit,
     Units,
+    UnitsError,
     cgroup_kill,
     cgroup_pids,
     cgroup_populated,
@@ -104,6 +111,7 @@ class Story:
 
     stages: list[dict[str, Any]] = field(default_factory=list)
     stopped_units: list[dict[str, Any]] = field(default_factory=list)
+    stopped_owners: list[Stopped] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     held_units: list[str] = field(default_factory=list)
     lifted_units: list[str] = field(default_factory=list)
@@ -130,7 +138,11 @@ class Story:
     @property
     def changed(self) -> bool:
         return bool(
-            self.stopped_units or self.ended or self.reread_units or set(self.held_units) ^ set(self.lifted_units)
+            self.stopped_units
+            or self.stopped_owners
+            or self.ended
+            or self.reread_units
+            or set(self.held_units) ^ set(self.lifted_units)
         )
 
     @contextmanager
@@ -148,6 +160,7 @@ class Story:
             "changed": self.changed,
             "stages": self.stages,
             "stopped_units": self.stopped_units,
+            "stopped_owners": [stopped.as_dict() for stopped in self.stopped_owners],
             "ended": [asdict(ended) for ended in self.ended],
             "held_units": [unit for unit in self.held_units if unit not in self.lifted_units],
             "respawned": self.respawned,
@@ -192,6 +205,7 @@ class Drain:
         self.last_judged: tuple[Judged, ...] = ()
         self.known: frozenset[Identity] = frozenset()
         self.stuck_units: set[str] = set()
+        self.tried: set[tuple[str, int]] = set()
 
     def plan(self) -> Plan:
         """Look until what may settle by itself has settled. Raises GpuSelectionError, UnitsError."""
@@ -262,6 +276,8 @@ class Drain:
         for _round in range(ROUNDS):
             if self._more_to_do(plan):
                 self._stop(plan)
+                self._stop_managed(plan)
+                self._end_supervisors(plan)
                 self._end(plan)
                 plan = make_plan(self._look(), self.policy)
                 if self._more_to_do(plan):
@@ -280,7 +296,11 @@ class Drain:
     def _more_to_do(self, plan: Plan) -> bool:
         """Whether the plan has steps that were not tried already: nobody is sent SIGKILL twice."""
         tried = {survivor["pid"] for survivor in self.story.survivors}
-        return bool(set(plan.stop) - self.stuck_units or any(set(ending.members) - tried for ending in plan.end))
+        return bool(
+            set(plan.stop) - self.stuck_units
+            or any(_instance(managed) not in self.tried for managed in plan.managed)
+            or any(set(ending.members) - tried for ending in plan.end)
+        )
 
     def _hold(self, plan: Plan, keep_hold: bool) -> None:
         wanted = self.wanted_holds(plan, keep_hold)
@@ -353,20 +373,26 @@ class Drain:
     def _quiesce(self, plan: Plan) -> None:
         """Wait until the engines that came up have nothing to do. Raises NotQuietError, with nothing stopped yet."""
         servers: dict[str, Serving] = {}
+        apart: set[str] = set()
         for item in plan.judged:
             recognition = item.seen.recognition
             if item.action != "leave" and recognition is not None and recognition.role == "main":
                 # What it was really started with: a unit may run a script, or have the port in a variable.
-                name = item.unit if item.unit in plan.stop else f"{recognition.engine} of {item.group}"
+                started = item.group if item.group in self.snapshot.managed else f"{recognition.engine} of {item.group}"
+                name = item.unit if item.unit in plan.stop else started
+                if not same_network(item.seen.process.pid):
+                    apart.add(name)
                 servers.setdefault(name, serving(recognition.engine, item.seen.argv))
         for name in plan.stop:
             engine_unit = self.snapshot.units[name]
             servers.setdefault(name, serving(engine_unit.engine, engine_unit.unit.exec_start))
-        up = {name: where for name, where in servers.items() if _listens(where)}
-        self.came_up = frozenset(up)
-        if not up or not self.timeouts.quiesce:
+        up = {name: where for name, where in servers.items() if name not in apart and _listens(where)}
+        # Of one that cannot be asked nobody knows that it serves nobody.
+        self.came_up = frozenset({*up, *apart})
+        if not self.came_up or not self.timeouts.quiesce:
             return
         with self.story.stage("quiesce") as actions:
+            actions.extend(f"{name}: not asked for its requests, its network is its own" for name in sorted(apart))
             asks = {name: (where.engine, asker(where.host, where.port, None)) for name, where in up.items()}
             outcomes = quiesce(asks, self.timeouts.quiesce)
             actions.extend(f"{name}: {outcome.why}" for name, outcome in outcomes.items())
@@ -390,6 +416,9 @@ class Drain:
             }
             self.journal.send(f"Stopping {', '.join(plan.stop)}: {self.hold.reason}", units=" ".join(plan.stop))
             self.units.stop(plan.stop)
+            # What its unit does not take with it is stopped by its runtime.
+            run = {managed.owner.identifier for managed in self.snapshot.managed.values() if managed.unit in plan.stop}
+            self.policy = replace(self.policy, leftovers=self.policy.leftovers | run)
             killed: set[str] = set()
             asked = began
             while waiting:
@@ -431,26 +460,69 @@ class Drain:
         self.journal.send(f"Killing the cgroup of {unit.name}: it did not stop in time", unit=unit.name)
         cgroup_kill(unit.control_group)
 
+    # --- containers and users' units ----------------------------------------------------------------------------------
+
+    def _stop_managed(self, plan: Plan) -> None:
+        """Each by its own manager, all at once, so that one that does not answer costs its own time alone."""
+        waiting = [managed for managed in plan.managed if _instance(managed) not in self.tried]
+        if not waiting:
+            return
+        self.tried.update(map(_instance, waiting))
+        with self.story.stage("stop containers and users' units") as actions:
+            for managed in waiting:
+                self.journal.send(f"Stopping {managed.owner}: {self.hold.reason}", owner=str(managed.owner))
+            with ThreadPoolExecutor(max_workers=len(waiting)) as pool:
+                for stopped in pool.map(self._stop_one, waiting):
+                    self.story.stopped_owners.append(stopped)
+                    actions.append(
+                        f"{stopped.owner} was not stopped: {stopped.error}"
+                        if stopped.error
+                        else f"{stopped.owner} stopped after {stopped.seconds:.1f} s"
+                    )
+
+    def _stop_one(self, managed: Managed) -> Stopped:
+        began = time.monotonic()
+        patience = self.timeouts.STOP_CAP if self.timeouts.stop is None else self.timeouts.stop
+        if managed.owner.kind == USER_UNIT and str(managed.owner) not in self.came_up:
+            patience = min(patience, LOADING_GRACE)
+        try:
+            restart = stop(managed, patience, self.timeouts.stop)
+        except UnitsError as error:
+            return Stopped(managed.owner, time.monotonic() - began, error=str(error))
+        return Stopped(managed.owner, time.monotonic() - began, restart=restart)
+
     # --- single processes ---------------------------------------------------------------------------------------------
 
+    def _end_supervisors(self, plan: Plan) -> None:
+        """Before the engines that they would start again."""
+        if plan.supervisors:
+            processes = [seen.process for seen in plan.supervisors]
+            why = dict.fromkeys([process.pid for process in processes], "it may start an ended engine again")
+            self._end_all("end supervisors", processes, set(why), why)
+
     def _end(self, plan: Plan) -> None:
-        if not plan.end:
-            return
-        by_pid = {item.seen.process.pid: item for item in plan.judged}
-        members = [by_pid[pid].seen.process for ending in plan.end for pid in ending.members]
-        with self.story.stage("end processes") as actions, Ending(members) as ending:
+        if plan.end:
+            by_pid = {item.seen.process.pid: item for item in plan.judged}
+            members = [by_pid[pid].seen.process for ending in plan.end for pid in ending.members]
+            term = {pid for ending in plan.end for pid in ending.term}
+            self._end_all("end processes", members, term, {pid: item.why for pid, item in by_pid.items()})
+
+    def _end_all(self, stage: str, processes: list[Process], term: set[int], why: Mapping[int, str]) -> None:
+        with self.story.stage(stage) as actions, Ending(processes) as ending:
 
             def told(name: str, pinned: Pinned) -> None:
                 process = pinned.process
-                why = by_pid[process.pid].why
                 self.journal.send(
-                    f"{name} to {process.comm} (pid {process.pid}): {why}", target_pid=str(process.pid), signal=name
+                    f"{name} to {process.comm} (pid {process.pid}): {why[process.pid]}",
+                    target_pid=str(process.pid),
+                    signal=name,
                 )
 
-            term = {pid for group in plan.end for pid in group.term}
             ending.end(term, self.timeouts.term, self.timeouts.kill, told)
             self.story.ended.extend(ending.ended)
-            self.story.survivors = [_survivor(process) for process in ending.survivors]
+            tried = {process.pid for process in processes}
+            others = [survivor for survivor in self.story.survivors if survivor["pid"] not in tried]
+            self.story.survivors = [*others, *(_survivor(process) for process in ending.survivors)]
             actions.extend(
                 f"{ended.name} (pid {ended.pid}) gone after {ended.seconds:.1f} s, {ended.signal or 'with the others'}"
                 for ended in ending.ended
@@ -460,7 +532,7 @@ class Drain:
 
     def _prove(self, plan: Plan) -> bool:
         with self.story.stage("release") as actions:
-            did_something = bool(self.story.stopped_units or self.story.ended)
+            did_something = bool(self.story.stopped_units or self.story.stopped_owners or self.story.ended)
             watch = release_watch(
                 self.probe,
                 self.snapshot,
@@ -477,6 +549,11 @@ class Drain:
                 self.story.verdicts = watch.verdicts
                 actions.extend(f"GPU {index}: {seen.verdict}" for index, seen in sorted(watch.verdicts.items()))
         return self.story.released
+
+
+def _instance(managed: Managed) -> tuple[str, int]:
+    """One life of a container or a user's unit: started again, it is another."""
+    return str(managed.owner), min(managed.pids, default=0)
 
 
 def holders(plan: Plan) -> frozenset[Identity]:

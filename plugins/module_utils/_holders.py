@@ -114,6 +114,14 @@ def cgroup(pid: int, proc: Path = PROC) -> str:
     return ""
 
 
+def same_network(pid: int, proc: Path = PROC) -> bool:
+    """Whether a process's loopback is ours, so that where it listens can be asked; a container's mostly is not."""
+    try:
+        return os.path.samestat(os.stat(f"{proc}/{pid}/ns/net"), os.stat(f"{proc}/self/ns/net"))
+    except OSError:
+        return True
+
+
 def wait_channel(pid: int, proc: Path = PROC) -> str:
     """The kernel function a process sleeps in; empty if it runs or cannot be told."""
     try:

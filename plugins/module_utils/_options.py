@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import UNIT_NAME, HoldError, end_of_hold
 
-_PROTECTED = re.compile(r"\d+|/.+|.+\.(service|scope)( of uid \d+)?")
+_PROTECTED = re.compile(r"\d+|/.+|.+\.(service|scope)( of uid \d+)?|container:\S+")
 
 
 def service_name(name: str) -> str:
@@ -45,7 +45,7 @@ def option_faults(params: Mapping[str, Any]) -> Iterator[str]:
     # A word that fits nobody would leave unprotected whom it means, without a sound.
     for word in params.get("protect") or ():
         if not _PROTECTED.fullmatch(word):
-            yield f"protect: {word!r} is neither a pid, nor a unit (NAME.service), nor an absolute path"
+            yield f"protect: {word!r} is no pid, no unit (NAME.service), no absolute path and no container:NAME"
 
 
 def rights_faults(uid: Optional[int] = None) -> Iterator[str]:

@@ -6,22 +6,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import is_multiprocessing_child, is_python
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, select_gpus, spans
+from ansible_collections.gpuops.inference.plugins.module_utils._managed import Managed
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command, printable
 from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
     CONTAINER,
+    DOCKER,
     JOB,
+    NERDCTL,
     POD,
-    SYSTEM_UNIT,
+    PODMAN,
     USER_UNIT,
     Owner,
+    restarts,
 )
-from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Seen, Snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import SHELLS, WRAPPERS, Seen, Snapshot
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit
 
 TARGET = "target"
@@ -31,21 +35,32 @@ FOREIGN = "foreign"
 UNKNOWN = "unknown"
 PROTECTED = "protected"
 
-INSTEAD = {
-    CONTAINER: "stop it with its runtime (docker stop, podman stop, nerdctl stop)",
-    POD: "delete or evict the pod (kubectl drain NODE), its node agent would start it again",
-    JOB: "cancel the job (scancel JOB)",
-    USER_UNIT: "stop the user's service (systemctl --user -M UID@ stop UNIT)",
-}
-"""What an operator runs where the owner is of a kind this module does not stop."""
+MANAGED = (CONTAINER, USER_UNIT)
+"""Kinds of owner that are stopped as a whole by their own manager, where the caller says so."""
+NEVER = (POD, JOB)
+"""Kinds of owner whose manager is not on this host."""
+RUNTIMES = (DOCKER, PODMAN, NERDCTL)
+"""What runs containers and can be told to stop one, so that it stays stopped."""
 
 LOADING = 600.0
 """Seconds after its start in which an engine's worker may still make its context: they come one after the other, some
 minutes apart where Python's imports come from a slow disk."""
 
 SSHD = ("sshd", "sshd-session", "sshd-auth")
-SSH_UNITS = ("ssh.service", "sshd.service")
-"""Without libpam-systemd every SSH session is in one of these."""
+INTERACTIVE = ("ipykernel", "ipython", "jupyter")
+"""What people work in, by the words of its command line: it starts an engine once, when it is told."""
+SUPERVISORS = (
+    "supervisord",
+    "circusd",
+    "runsv",
+    "s6-supervise",
+    "supervise",
+    "pm2",
+    "watch",
+    "forever",
+    "nodemon",
+)
+"""Programs beside shells and Python whose only job is to start something again."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +73,11 @@ class Policy:
     units: tuple[str, ...] = ()
     engines: tuple[str, ...] = ("vllm", "sglang")
     end_foreign: bool = False
+    stop_containers: bool = False
+    stop_user_units: bool = False
+    end_supervisors: bool = False
+    leftovers: frozenset[str] = frozenset()
+    """Containers of engine units that were stopped: they go as what is left of the unit."""
     protect: tuple[str, ...] = ()
     force: bool = False
     threshold_mib: int = 512
@@ -116,6 +136,10 @@ class Plan:
     judged: tuple[Judged, ...]
     hold: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
+    managed: tuple[Managed, ...] = ()
+    """Containers and users' units that their own manager is to stop."""
+    supervisors: tuple[Seen, ...] = ()
+    """Who would start an ended engine again: ended before anybody else."""
     end: tuple[Ending, ...] = ()
     refusals: tuple[str, ...] = ()
     unsettled: tuple[str, ...] = ()
@@ -125,7 +149,7 @@ class Plan:
 
     @property
     def acts(self) -> bool:
-        return bool(self.stop or self.end)
+        return bool(self.stop or self.managed or self.end)
 
     def steps(self) -> list[str]:
         """The plan in words, one line a step."""
@@ -135,7 +159,13 @@ class Plan:
             + by_pid[ending.members[0]].why
             for ending in self.end
         ]
-        return [*(f"hold {unit}" for unit in self.hold), *(f"stop {unit}" for unit in self.stop), *ends]
+        return [
+            *(f"hold {unit}" for unit in self.hold),
+            *(f"stop {unit}" for unit in self.stop),
+            *(f"stop {managed.owner}: {managed.owner.instead}" for managed in self.managed),
+            *(f"end {_named(seen)}, which would start an engine again" for seen in self.supervisors),
+            *ends,
+        ]
 
 
 def command_text(seen: Seen) -> str:
@@ -152,13 +182,15 @@ def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
     scope = _groups_in_scope(judged, snapshot, policy, selected, whole_host)
     units = [name for name in sorted(scope) if name in snapshot.units]
     stop = tuple(name for name in units if is_up(snapshot.units[name].unit))
-    judged = tuple(_with_action(item, scope, stop, policy, selected) for item in judged)
+    judged = tuple(_with_action(item, scope, stop, policy, selected, snapshot) for item in judged)
     missing = tuple(_missing(snapshot, policy))
     return Plan(
         gpus=gpus,
         judged=judged,
         hold=tuple(units),
         stop=stop,
+        managed=_to_be_stopped(judged, snapshot),
+        supervisors=_supervisors(judged, snapshot, policy) if policy.end_supervisors else (),
         end=tuple(_endings(judged)),
         refusals=(*_refusals(snapshot, policy, gpus, judged, stop), *(missing if not policy.force else ())),
         unsettled=() if policy.force else tuple(_unsettled(snapshot, policy, gpus, judged)),
@@ -177,9 +209,12 @@ def judge(snapshot: Snapshot, policy: Policy) -> tuple[Judged, ...]:
         if protection:
             cls, why = PROTECTED, protection
         elif orphan:
-            cls, why = ORPHAN, _orphan_reason(seen, unit)
+            cls, why = ORPHAN, _orphan_reason(seen, unit, group if group in snapshot.managed else "")
         elif pid in groups:
-            cls, why = TARGET, f"belongs to {unit or 'an engine started by hand'}"
+            cls, why = (
+                TARGET,
+                f"belongs to {unit or (group if group in snapshot.managed else 'an engine started by hand')}",
+            )
         elif seen.observer and not seen.uvm and not seen.used:
             cls, why = OBSERVER, f"{seen.observer}: watches, computes nothing"
         elif seen.used or seen.uvm:
@@ -225,7 +260,11 @@ def protection_of(seen: Seen, snapshot: Snapshot, policy: Policy) -> str:
         return "this run of Ansible"
     if process.comm in SSHD and seen.executable.startswith("/usr/"):
         return "the SSH server"
-    named = {str(process.pid), seen.executable, seen.owner.name} & set(policy.protect)
+    owner = seen.owner
+    names = {str(process.pid), seen.executable, owner.name}
+    if owner.kind == CONTAINER:
+        names |= {f"container:{name}" for name in (owner.label, owner.identifier, owner.identifier[:12])}
+    named = names & set(policy.protect)
     return f"named in protect: {min(named)}" if named else ""
 
 
@@ -235,6 +274,10 @@ def _engine_groups(snapshot: Snapshot) -> dict[int, tuple[str, str, bool]]:
     for name, engine_unit in snapshot.units.items():
         alive = engine_unit.unit.running
         groups.update(dict.fromkeys(engine_unit.pids, (name, name, not alive)))
+    for name, managed in snapshot.managed.items():
+        if managed.engine and (managed.owner.kind == CONTAINER or managed.alone):
+            for pid in managed.pids:
+                groups.setdefault(pid, (name, "", not managed.alive))
     recognised = {pid for pid, seen in snapshot.seen.items() if seen.recognition is not None}
     children: dict[int, list[int]] = {}
     for process in snapshot.processes.values():
@@ -273,10 +316,17 @@ def _left_helpers(snapshot: Snapshot, groups: Mapping[int, tuple[str, str, bool]
 
 
 def _launcher(pid: int, snapshot: Snapshot) -> Optional[Seen]:
-    """The live Python program, itself no engine, that an engine's worker belongs to; None if that is gone."""
+    """The live Python program, itself no engine, that an engine's process belongs to; None if that is gone.
+
+    It may have gone by way of a shell, as with `subprocess.run(..., shell=True)`.
+    """
     passed = {pid}
     parent = snapshot.seen.get(snapshot.seen[pid].process.ppid)
-    while parent is not None and (parent.recognition is not None or is_multiprocessing_child(parent.argv)):
+    while parent is not None and (
+        parent.recognition is not None
+        or is_multiprocessing_child(parent.argv)
+        or (_program(parent) in SHELLS and runs_a_script(parent.argv))
+    ):
         if parent.process.pid in passed:
             return None
         passed.add(parent.process.pid)
@@ -313,9 +363,11 @@ def _descendants(root: int, children: Mapping[int, Iterable[int]]) -> list[int]:
     return found
 
 
-def _orphan_reason(seen: Seen, unit: str) -> str:
+def _orphan_reason(seen: Seen, unit: str, container: str) -> str:
     if unit:
         return f"left in the cgroup of {unit}, which is not running"
+    if container:
+        return f"left in {container}, whose monitor is gone"
     return f"{seen.process.comm} outlived its launcher; owner now: {seen.owner}"
 
 
@@ -348,14 +400,110 @@ def _groups_in_scope(
 
 
 def _with_action(
-    item: Judged, scope: frozenset[str], stop: tuple[str, ...], policy: Policy, selected: frozenset[int]
+    item: Judged,
+    scope: frozenset[str],
+    stop: tuple[str, ...],
+    policy: Policy,
+    selected: frozenset[int],
+    snapshot: Snapshot,
 ) -> Judged:
     action = "leave"
     if item.cls in (TARGET, ORPHAN) and item.group in scope:
         action = "stop with its unit" if item.unit in stop else "end"
     elif item.cls == FOREIGN and item.held & selected:
         action = "end" if policy.end_foreign else "refuse"
+    owner = item.seen.owner
+    if action in ("end", "refuse") and not item.unit and owner.kind in (*MANAGED, *NEVER):
+        action = _through_its_manager(snapshot.managed.get(str(owner)), owner, policy)
     return replace(item, action=action)
+
+
+def _through_its_manager(managed: Optional[Managed], owner: Owner, policy: Policy) -> str:
+    """What becomes of a process that a container or a user's unit answers for."""
+    if managed is None or not _told(managed, policy) or _unstoppable(managed):
+        return "refuse"
+    return f"stop with its {owner.kind}" if managed.alive else "end"
+
+
+def _told(managed: Managed, policy: Policy) -> bool:
+    if managed.owner.kind == USER_UNIT:
+        return policy.stop_user_units
+    return policy.stop_containers or managed.owner.identifier in policy.leftovers
+
+
+def _unstoppable(managed: Managed) -> str:
+    """Why this one is not stopped even where the caller says so, and what to do; '' where it can be."""
+    owner = managed.owner
+    if owner.kind == USER_UNIT:
+        if managed.engine and managed.alone:
+            return ""
+        return f"it is no engine's alone: `{owner.instead}`"
+    if unit := managed.unit or managed.doubtful_unit:
+        may = "is" if managed.unit else "may be"
+        named = f", or name {unit} in `units`" if managed.engine else ""
+        return f"it {may} run by {unit}, which would run it again: `systemctl stop {unit}`{named}"
+    if owner.runtime not in RUNTIMES or (owner.uid is not None and managed.alive):
+        return f"its runtime is not ours to call: `{owner.instead}`"
+    return ""
+
+
+def _to_be_stopped(judged: Iterable[Judged], snapshot: Snapshot) -> tuple[Managed, ...]:
+    names = {str(item.seen.owner) for item in judged if item.action in (f"stop with its {kind}" for kind in MANAGED)}
+    return tuple(snapshot.managed[name] for name in sorted(names))
+
+
+def _supervisors(judged: Iterable[Judged], snapshot: Snapshot, policy: Policy) -> tuple[Seen, ...]:
+    """The ancestors of engines that are ended which may start them again: scripts, and programs made for it.
+
+    The walk ends at the first that is anything else: pid 1, the SSH server, a terminal, a shell somebody types into.
+    """
+    found: dict[int, Seen] = {}
+    members = {item.seen.process.pid for item in judged}
+    for item in judged:
+        root = item.seen.process.pid
+        if item.action != "end" or item.cls == FOREIGN or item.group != f"pid {root}":
+            continue
+        parent = snapshot.seen.get(item.seen.process.ppid)
+        chain: list[Seen] = []
+        while parent is not None and parent.process.pid not in members and _may_start_again(parent, snapshot, policy):
+            if parent in chain:
+                break
+            chain.append(parent)
+            parent = snapshot.seen.get(parent.process.ppid)
+        found.update((seen.process.pid, seen) for seen in reversed(chain))
+    return tuple(found.values())
+
+
+def _may_start_again(seen: Seen, snapshot: Snapshot, policy: Policy) -> bool:
+    program = _program(seen)
+    if protection_of(seen, snapshot, policy) or restarts(seen.owner) or seen.owner.kind in (*MANAGED, *NEVER):
+        return False
+    if program in SHELLS:
+        parent = snapshot.processes.get(seen.process.ppid)
+        return runs_a_script(seen.argv) and not (parent and parent.comm in (*SSHD, "login"))
+    if is_python(seen.executable):
+        return len(seen.argv) > 1 and not any(word in argument for word in INTERACTIVE for argument in seen.argv[:4])
+    return program in (*WRAPPERS, *SUPERVISORS) or seen.process.comm in SUPERVISORS
+
+
+def runs_a_script(argv: Sequence[str]) -> bool:
+    """Whether a shell was given a script or a command, and is none that somebody types into."""
+    words = iter(argv[1:] if argv and not argv[0].startswith("-") else ())
+    for word in words:
+        if word in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file"):
+            next(words, "")
+        elif not word.startswith(("-", "+")):
+            return True
+        elif not word.startswith("--"):
+            if set("is") & set(word):
+                return False
+            if "c" in word:
+                return True
+    return False
+
+
+def _program(seen: Seen) -> str:
+    return seen.executable.rsplit("/", 1)[-1]
 
 
 def _endings(judged: Iterable[Judged]) -> list[Ending]:
@@ -396,11 +544,16 @@ def _refusals(
     refusals = [*snapshot.rejected_units.values(), *_blind_spots(snapshot, policy)]
     selected = frozenset(gpu.index for gpu in gpus)
     said: set[str] = set()
+    managed: dict[Owner, list[Judged]] = {}
     for item in judged:
         who, where = _who(item), _where(item)
         owner = item.seen.owner
         if item.action == "refuse":
-            instead = INSTEAD.get(owner.kind, "ask its owner to end it, or pass `foreign: end`")
+            if owner.kind in (*MANAGED, *NEVER):
+                managed.setdefault(owner, []).append(item)
+                continue
+            command = f" (`{owner.instead}`)" if owner.instead else ""
+            instead = f"ask its owner to end it{command}, or pass `foreign: end`"
             if restarts(owner):
                 instead += f"; if {owner.name} is there to run an engine, name it in `units`"
             refusals.append(f"{where} held by {who}, {item.why}: {instead}")
@@ -411,12 +564,38 @@ def _refusals(
             refusals.append(f"{item.unit} cannot be stopped: {who} in it is protected ({item.why})")
         elif item.cls == PROTECTED and item.held & selected:
             refusals.append(f"{where} held by {who}, which is protected ({item.why})")
-        elif item.action != "leave" and not item.unit and owner.kind in INSTEAD:
-            refusals.append(f"{who} belongs to {owner}: {INSTEAD[owner.kind]}")
+    refusals += [_managed_refusal(owner, items, snapshot, policy) for owner, items in managed.items()]
+    for planned in _to_be_stopped(judged, snapshot):
+        spared = [
+            seen
+            for pid in sorted(planned.pids)
+            if (seen := snapshot.seen.get(pid)) and protection_of(seen, snapshot, policy)
+        ]
+        if spared:
+            why = protection_of(spared[0], snapshot, policy)
+            refusals.append(f"{planned.owner} cannot be stopped: {_named(spared[0])} in it is protected ({why})")
     if not policy.force:
         refusals += _restarters(snapshot, judged)
         refusals += [text for gpu in gpus if (text := _unusable(gpu))]
     return refusals
+
+
+def _managed_refusal(owner: Owner, items: list[Judged], snapshot: Snapshot, policy: Policy) -> str:
+    """One line for all that a container, a pod, a job or a user's unit holds, with what to run instead."""
+    held: frozenset[int] = frozenset().union(*(item.held for item in items))
+    where = f"GPU{'s' * (len(held) > 1)} {spans(held)} {'are' if len(held) > 1 else 'is'} held by " if held else ""
+    others = f" and {len(items) - 1} more" if len(items) > 1 else ""
+    managed = snapshot.managed.get(str(owner))
+    if managed is None:
+        advice = f"its manager would start it again: `{owner.instead}`"
+    elif why := _unstoppable(managed):
+        advice = why
+    elif managed.alive:
+        option = "containers: stop" if owner.kind == CONTAINER else "user_units: stop"
+        advice = f"stop it with `{owner.instead}`, or pass `{option}`"
+    else:
+        advice = "its monitor is gone, so no runtime stops it: pass `containers: stop` to end its processes"
+    return f"{where}{_who(items[0])}{others} of {owner}: {advice}"
 
 
 def _restarters(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[str]:
@@ -432,11 +611,6 @@ def _restarters(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[str]:
                 f"{_who(item)} was started by {starter}, which may start it again: name {owner.name} in `units`, "
                 "or pass `force: true` to end the engine alone"
             )
-
-
-def restarts(owner: Owner) -> bool:
-    """Whether it is a service of the system that may bring a process back; sessions in ssh.service are none of its."""
-    return owner.kind == SYSTEM_UNIT and owner.name.endswith(".service") and owner.name not in SSH_UNITS
 
 
 def _unsettled(snapshot: Snapshot, policy: Policy, gpus: Iterable[Gpu], judged: Iterable[Judged]) -> Iterator[str]:
@@ -460,6 +634,10 @@ def _unsettled(snapshot: Snapshot, policy: Policy, gpus: Iterable[Gpu], judged: 
 def _who(item: Judged) -> str:
     process = item.seen.process
     return f"pid {process.pid} ({command_text(item.seen)[:80]}, uid {process.uid})"
+
+
+def _named(seen: Seen) -> str:
+    return f"pid {seen.process.pid} ({command_text(seen)[:80]})"
 
 
 def _where(item: Judged) -> str:

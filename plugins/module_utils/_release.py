@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import printable
+from ansible_collections.gpuops.inference.plugins.module_utils._owners import restarts
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     FOREIGN,
     ORPHAN,
@@ -23,7 +24,6 @@ from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     UNKNOWN,
     Judged,
     command_text,
-    restarts,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
 

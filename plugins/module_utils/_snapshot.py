@@ -30,9 +30,26 @@ from ansible_collections.gpuops.inference.plugins.module_utils._holders import (
     scan_descriptors,
     sigkill_pending,
 )
+from ansible_collections.gpuops.inference.plugins.module_utils._managed import (
+    CLIENTS,
+    MONITORS,
+    Managed,
+    Monitor,
+    find_monitors,
+    identified,
+    runs,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
 from ansible_collections.gpuops.inference.plugins.module_utils._observers import observer_name
-from ansible_collections.gpuops.inference.plugins.module_utils._owners import OWNED_BY_NOBODY, Owner, owner_of
+from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
+    CONTAINER,
+    OWNED_BY_NOBODY,
+    POD,
+    USER_UNIT,
+    Owner,
+    owner_of,
+    restarts,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, Units, cgroup_pids
 
@@ -43,8 +60,12 @@ driver-persistence manual), and eight of them are asked."""
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 MPS_SERVERS = ("nvidia-cuda-mps", "nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
 
-WRAPPERS = ("sh", "bash", "dash", "ash", "zsh", "sudo", "su", "runuser", "env", "timeout", "tini", "dumb-init", "uv")
-"""Programs that start an engine and wait for it, as the main process of a unit."""
+SHELLS = ("sh", "bash", "dash", "ash", "zsh")
+WRAPPERS = (
+    *SHELLS, "sudo", "su", "runuser", "setpriv", "env", "timeout", "uv",
+    "tini", "dumb-init", "docker-init", "catatonit", "conmon", *CLIENTS,
+)  # fmt: skip
+"""Programs that start an engine and wait for it, as the main process of a unit or before it in its container."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +112,8 @@ class Snapshot:
     processes: Mapping[int, Process]
     seen: Mapping[int, Seen]
     units: Mapping[str, EngineUnit]
+    managed: Mapping[str, Managed] = field(default_factory=dict)
+    """By its owner in words: each container and user's unit that runs an engine or touches a GPU."""
     rejected_units: Mapping[str, str] = field(default_factory=dict)
     """Named units that cannot be drained, and why."""
     ours: frozenset[int] = frozenset()
@@ -153,11 +176,16 @@ def take_snapshot(
         }
 
     seen = see(candidates)
+    seen.update(see(_ancestors(seen, processes) - set(seen) - ours))
+    managed = _managed(seen, others, processes, programs, see, lambda pids: probe.cmdlines(pids, timeout), named_units)
+    run_by = {item.unit: item for item in managed.values() if item.unit and item.engine}
     mains = [pid for pid, item in seen.items() if item.recognition is not None and item.recognition.role == "main"]
     for pid, environ in probe.environs(mains, [VISIBLE_DEVICES], timeout).items():
         seen[pid] = replace(seen[pid], claims=claimed_gpus(environ.get(VISIBLE_DEVICES), reading))
     engine_units = {
-        name: EngineUnit(unit, engine, frozenset(cgroup_pids(unit.control_group)))
+        name: EngineUnit(
+            unit, engine, frozenset(cgroup_pids(unit.control_group) | (run_by[name].pids if name in run_by else set()))
+        )
         for name, unit in loaded.items()
         # Under another name it would be held twice, and set free once.
         if unit.exists
@@ -166,6 +194,7 @@ def take_snapshot(
             engine := started_engines.get(name)
             or _engine_inside(unit, name in named_units, seen)
             or _engine_behind_wrapper(unit, mains, seen, processes, programs)
+            or _engine_of_container(unit, name in named_units, run_by.get(name), programs)
         )
     }
     # A unit is stopped as a whole, so all who would go with it must be seen, whatever they are.
@@ -177,6 +206,7 @@ def take_snapshot(
         processes=processes,
         seen=seen,
         units=engine_units,
+        managed=managed,
         rejected_units={name: _rejection(name, loaded[name]) for name in named_units if name not in engine_units},
         ours=ours,
         ghosts=ghosts,
@@ -185,6 +215,94 @@ def take_snapshot(
         node_count=nodes.count,
         mps=any(process.comm in MPS_SERVERS for process in others),
     )
+
+
+def _ancestors(seen: Mapping[int, Seen], processes: Mapping[int, Process]) -> set[int]:
+    """Who started the engines, and who started those: one of them may start an engine again."""
+    found: set[int] = set()
+    for item in seen.values():
+        parent = item.process.ppid if item.recognition is not None else 0
+        while parent > 1 and parent in processes and parent not in found:
+            found.add(parent)
+            parent = processes[parent].ppid
+    return found
+
+
+def _managed(
+    seen: dict[int, Seen],
+    others: Collection[Process],
+    processes: Mapping[int, Process],
+    programs: Mapping[int, str],
+    see: Callable[[set[int]], dict[int, Seen]],
+    cmdlines: Callable[[set[int]], Mapping[int, tuple[str, ...]]],
+    named_units: Collection[str],
+) -> dict[str, Managed]:
+    """The containers and users' units of those who are seen. Names their owners in `seen`, and adds who else is in."""
+    owners = {
+        item.owner
+        for item in seen.values()
+        if item.owner.kind in (CONTAINER, POD, USER_UNIT)
+        and (item.recognition is not None or item.used or item.attached or item.uvm)
+    }
+    argvs: Mapping[int, tuple[str, ...]] = {}
+    if any(owner.kind == CONTAINER for owner in owners):
+        argvs = cmdlines({item.pid for item in others if item.comm in CLIENTS or item.comm.startswith(MONITORS)})
+    monitors = find_monitors(argvs)
+    named = {owner: identified(owner, monitors) for owner in owners}
+    managed = {}
+    for owner, known in named.items():
+        pids = cgroup_pids(owner.cgroup) if owner.kind != POD else set()
+        seen.update(see(pids - set(seen)))
+        engines = [
+            item.recognition.engine for pid, item in seen.items() if pid in pids and item.recognition is not None
+        ]
+        units, doubtful = _units_that_run(known, monitors.get(owner.identifier), argvs) if argvs else (set(), set())
+        doubtful_named = doubtful & set(named_units)
+        if owner.kind != POD:
+            managed[str(known)] = Managed(
+                owner=known,
+                pids=frozenset(pids),
+                engine=engines[0] if engines else "",
+                alive=owner.kind == USER_UNIT or owner.identifier in monitors,
+                alone=all(_belongs(pid, seen, processes, programs) for pid in pids),
+                unit=min(units or doubtful_named, default=""),
+                doubtful_unit="" if units or doubtful_named else min(doubtful, default=""),
+            )
+    for pid, item in seen.items():
+        if item.owner in named:
+            seen[pid] = replace(item, owner=named[item.owner])
+    return managed
+
+
+def _units_that_run(
+    owner: Owner, monitor: Optional[Monitor], argvs: Mapping[int, tuple[str, ...]]
+) -> tuple[set[str], set[str]]:
+    """The services that run a container in the foreground: for sure, and perhaps."""
+    sure: set[str] = set()
+    perhaps: set[str] = set()
+    for pid, argv in argvs.items():
+        service = owner_of(cgroup(pid))
+        if not restarts(service):
+            continue
+        if monitor is not None and pid == monitor.pid:
+            sure.add(service.name)
+        elif argv and argv[0].rpartition("/")[2] == owner.runtime:
+            verdict = runs(argv, owner)
+            (sure if verdict else perhaps if verdict is None else set()).add(service.name)
+    return sure, perhaps
+
+
+def _belongs(pid: int, seen: Mapping[int, Seen], processes: Mapping[int, Process], programs: Mapping[int, str]) -> bool:
+    """Whether a process is an engine's, or waits for one."""
+    if programs.get(pid, "").rsplit("/", 1)[-1] in WRAPPERS:
+        return True
+    passed: set[int] = set()
+    while pid in processes and pid not in passed:
+        if pid in seen and seen[pid].recognition is not None:
+            return True
+        passed.add(pid)
+        pid = processes[pid].ppid
+    return False
 
 
 def _see(
@@ -327,6 +445,15 @@ def _engine_behind_wrapper(
         if recognition is not None and alone:
             return recognition.engine
     return ""
+
+
+def _engine_of_container(unit: Unit, named: bool, run: Optional[Managed], programs: Mapping[int, str]) -> str:
+    """The engine in the container that a unit runs, if it runs nothing else or was named."""
+    if run is None:
+        return ""
+    beside = cgroup_pids(unit.control_group) - run.pids
+    alone = all(programs.get(pid, "").rsplit("/", 1)[-1] in WRAPPERS for pid in beside)
+    return run.engine if named or alone else ""
 
 
 def _descends(pid: int, ancestor: int, processes: Mapping[int, Process]) -> bool:

@@ -97,7 +97,7 @@ def _lines(result: Mapping[str, Any], verdicts: Mapping[int, Verdict], error: st
         return ["would drain:", *(f"- {step}" for step in result["plan"])] if result["plan"] else ["nothing to do"]
     free = sum(verdict.verdict == FREE for verdict in verdicts.values())
     head = f"{free} of {len(verdicts)} GPUs are free" if verdicts else "the GPUs were not looked at again"
-    if result["stopped_units"] or result["ended"] or result["survivors"] or error:
+    if result["stopped_units"] or result["stopped_owners"] or result["ended"] or result["survivors"] or error:
         spent: dict[str, float] = {}
         for stage in result["stages"]:
             spent[stage["name"]] = spent.get(stage["name"], 0.0) + stage["seconds"]
@@ -109,6 +109,7 @@ def _lines(result: Mapping[str, Any], verdicts: Mapping[int, Verdict], error: st
     for unit in result["stopped_units"]:
         killed = ", its cgroup was killed" if unit["killed"] else ""
         lines.append(f"stopped {unit['unit']} in {unit['seconds']:.1f} s{killed}")
+    lines += [_stopped_line(stopped) for stopped in result["stopped_owners"]]
     lines += _ended_lines(result["ended"])
     for survivor in result["survivors"]:
         where = f", waits in {survivor['waits_in']}" if survivor["waits_in"] else ""
@@ -126,6 +127,16 @@ def _held_lines(holds: Sequence[Hold]) -> list[str]:
     for hold in holds:
         ends.setdefault(f"{hold.who}: {hold.reason} ({hold.end})", []).append(hold.unit)
     return [f"{', '.join(units)} held by {end}" for end, units in ends.items()][:3]
+
+
+def _stopped_line(stopped: Mapping[str, Any]) -> str:
+    if stopped["error"]:
+        return f"{stopped['owner']} was not stopped: {stopped['error']}"
+    after = {
+        "always": "; it stays so until its runtime or the host starts anew, for its restart policy is always",
+        "": "",
+    }.get(stopped["restart"], f"; it stays so, its restart policy is {stopped['restart']}")
+    return f"stopped {stopped['owner']} in {stopped['seconds']:.1f} s{after}"
 
 
 def not_free_lines(verdicts: Mapping[int, Verdict]) -> list[str]:

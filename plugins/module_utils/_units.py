@@ -62,9 +62,8 @@ def run_command(argv: Sequence[str], timeout: float) -> Completed:
                 pipe.close()
         with suppress(subprocess.TimeoutExpired):
             child.wait(timeout=1)
-        raise UnitsError(
-            f"`{shlex.join(argv)[:256]}` did not answer within {timeout:g} s: the service manager hangs"
-        ) from None
+        who = "the service manager" if "systemctl" in argv else argv[0]
+        raise UnitsError(f"`{shlex.join(argv)[:256]}` did not answer within {timeout:g} s: {who} hangs") from None
     return Completed(child.returncode, out, err)
 
 

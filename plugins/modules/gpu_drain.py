@@ -55,6 +55,41 @@ options:
     type: str
     choices: [refuse, end]
     default: refuse
+  containers:
+    description:
+      - What to do with a container that runs an engine, or whose processes hold a GPU.
+      - V(refuse) fails before anything is touched, V(stop) has it stopped by the docker, podman or nerdctl that it
+        belongs to, whatever runs in it. One whose monitor is gone is ended process by process, for no runtime can
+        stop it.
+      - A container that is stopped so is not started again by its restart policy before its runtime or the host starts
+        anew.
+      - A container that an engine unit runs is stopped with that unit, and needs no word here. One that another unit
+        runs is refused, for that unit would run it again; see O(units).
+      - Kubernetes pods, batch jobs, containers of a user's own podman and those of other runtimes are always refused,
+        with the command to run instead.
+    type: str
+    choices: [refuse, stop]
+    default: refuse
+  user_units:
+    description:
+      - What to do with a service of a user's own service manager that runs an engine and nothing else.
+      - V(refuse) fails before anything is touched, V(stop) has it stopped by that manager. It is not held, for its user
+        may start it at any time; C(Restart=) does not.
+      - A user's service that runs more than an engine is always refused, with the command to run instead.
+    type: str
+    choices: [refuse, stop]
+    default: refuse
+  supervisors:
+    description:
+      - What to do with a script or program that is no unit and started an engine that this drain ends, as it may start
+        it again.
+      - V(leave) ends the engine alone. If it comes back, the drain fails and names who started it.
+      - V(end) ends these first. Who counts is found from the engine upwards, shells with a script or a command, Python
+        programs, and programs made for it such as supervisord. Shells that somebody types into, notebooks, terminals,
+        tmux and what is above them are left alone.
+    type: str
+    choices: [leave, end]
+    default: leave
   keep_hold:
     description:
       - Leave the engine units held at the end, so that nothing can start them until the hold is lifted, by
@@ -178,6 +213,13 @@ stages:
   elements: dict
 stopped_units:
   description: Engine units that were stopped, each with C(unit), C(seconds), and whether its cgroup was C(killed).
+  returned: always
+  type: list
+  elements: dict
+stopped_owners:
+  description:
+    - Containers and users' units that their own manager was told to stop, each with its C(owner), C(seconds), an
+      C(error) where that failed, and a container's C(restart) policy.
   returned: always
   type: list
   elements: dict
@@ -319,6 +361,9 @@ ARGUMENTS: dict[str, Any] = {
         "default": ["vllm", "sglang"],
     },
     "foreign": {"type": "str", "choices": ["refuse", "end"], "default": "refuse"},
+    "containers": {"type": "str", "choices": ["refuse", "stop"], "default": "refuse"},
+    "user_units": {"type": "str", "choices": ["refuse", "stop"], "default": "refuse"},
+    "supervisors": {"type": "str", "choices": ["leave", "end"], "default": "leave"},
     "keep_hold": {"type": "bool", "default": False},
     "hold_until": {"type": "str"},
     "hold_over_reboot": {"type": "bool", "default": False},
@@ -346,6 +391,9 @@ def main() -> None:
         units=tuple(map(service_name, params["units"])),
         engines=tuple(params["engines"]),
         end_foreign=params["foreign"] == "end",
+        stop_containers=params["containers"] == "stop",
+        stop_user_units=params["user_units"] == "stop",
+        end_supervisors=params["supervisors"] == "end",
         protect=tuple(params["protect"]),
         force=params["force"],
         threshold_mib=params["threshold_mib"],

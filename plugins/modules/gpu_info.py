@@ -109,7 +109,9 @@ processes:
       description: Memory by GPU index in MiB, null where the driver does not tell.
       type: dict
     owner:
-      description: What answers for it, C(kind) and C(name).
+      description:
+        - What answers for it, its C(kind) (unit, user unit, container, pod, batch job, login session or nobody) and
+          C(name), the C(label) that people know a container or pod by, and the command to run C(instead) of ending it.
       type: dict
     unit:
       description: The engine unit it belongs to, or empty.

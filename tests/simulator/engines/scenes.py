@@ -219,10 +219,126 @@ def bystanders(args: argparse.Namespace) -> Found:
     yield "fork of a name", start("/bin/bash", "-c", "exec -a VLLM::Worker_TP0 sleep 1000000")
 
 
+BOX = Path("/srv/box")
+BOUND = ("/usr", "/etc", "/opt", "/models", "/var", "/dev", "/home")
+# Of the host all but the network, its own files included: no image to fetch, and pids as the driver knows them.
+# No limits, for a simulated host has few of the cgroup controllers.
+BOXED = [
+    "--privileged",
+    "--pids-limit=0",
+    "--network=none",
+    "--pid=host",
+    *(f"--volume={top}:{top}" for top in BOUND),
+]
+DOCKERD = """[Service]
+Type=notify
+ExecStart=/usr/sbin/dockerd -H unix:///run/docker.sock --bridge=none --iptables=false --storage-driver=vfs
+Delegate=yes
+KillMode=process
+OOMScoreAdjust=-500
+"""
+
+
+def runtime(*words: str, check: bool = True) -> str:
+    return subprocess.run(words, stdout=subprocess.PIPE, check=check, text=True, timeout=120).stdout.strip()
+
+
+def prepare_runtime(name: str) -> list[str]:
+    """What to write between `run` and the command."""
+    for top in (*BOUND, "/proc", "/sys", "/run", "/tmp"):
+        (BOX / top[1:]).mkdir(parents=True, exist_ok=True)
+    for link in ("bin", "sbin", "lib", "lib64"):
+        if not (BOX / link).is_symlink():
+            (BOX / link).symlink_to(f"usr/{link}")
+    # What a reset left of the runtime's memory is of containers that it ended.
+    if name == "podman":
+        for state in ("/var/lib/containers/storage", "/run/containers/storage", "/run/libpod"):
+            shutil.rmtree(state, ignore_errors=True)
+        roots = 'runroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n'
+        Path("/etc/containers/storage.conf").write_text(f'[storage]\ndriver = "vfs"\n{roots}')
+        return [*BOXED, "--rootfs", str(BOX)]
+    shutil.rmtree("/var/lib/docker", ignore_errors=True)
+    Path("/run/systemd/system/docker.service").write_text(DOCKERD)
+    runtime("systemctl", "daemon-reload")
+    runtime("systemctl", "start", "docker.service")
+    archive = subprocess.run(["tar", "-cC", str(BOX), "."], stdout=subprocess.PIPE, check=True).stdout
+    subprocess.run(["docker", "import", "-", "box"], input=archive, check=True, stdout=subprocess.DEVNULL)
+    return [*BOXED, "box"]
+
+
+def container(args: argparse.Namespace) -> Found:
+    """an engine (or --job) in a container of podman or docker, by itself or run by a unit; --dead kills its monitor"""
+    how = prepare_runtime(args.runtime)
+    words = command(args)
+    if args.job:
+        words = ["/usr/bin/python3", str(HERE / "processes" / "train.py"), "3", "41000"]
+    run = [f"/usr/bin/{args.runtime}", "run", f"--name={args.name}"]
+    if args.unit == "":
+        runtime(*run, "--detach", f"--restart={args.restart}", *how, *words)
+    else:
+        kind = "Type=notify\nNotifyAccess=all\n" if args.unit == "monitor" else ""
+        run += ["--detach", "--cgroups=no-conmon", "--sdnotify=conmon"] if args.unit == "monitor" else []
+        Path(f"/etc/systemd/system/{args.name}.service").write_text(
+            f"[Service]\n{kind}ExecStartPre=-/usr/bin/{args.runtime} rm --force {args.name}\n"
+            f"ExecStart={' '.join([*run, '--rm', *how, *words])}\nRestart=always\nRestartSec=1\n"
+        )
+        runtime("systemctl", "daemon-reload")
+        runtime("systemctl", "start", f"{args.name}.service")
+    shown = [args.runtime, "inspect", "--format", "{{.State.Pid}}", args.name]
+    until(lambda: runtime(*shown, check=False) not in ("", "0"), "the container did not start")
+    pid = int(runtime(*shown))
+    inside = ["nsenter", f"--net=/proc/{pid}/ns/net", "curl", "--silent", "--fail", "--output", "/dev/null",
+              f"http://127.0.0.1:{ENGINE_PORTS[args.engine]}/health"]  # fmt: skip
+    if args.job:
+        until(lambda: any(holds(member, 3) for _name, member in family(pid)), "the job took no memory")
+    else:
+        until(
+            lambda: subprocess.run(inside, check=False, timeout=20).returncode == 0, "the engine did not become ready"
+        )
+    found = list(family(pid))
+    if args.dead:
+        os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), 9)
+    yield from found
+
+
+def user_unit(args: argparse.Namespace) -> Found:
+    """alice's own service that runs an engine, under her service manager; --beside runs something else in it, too"""
+    alice = pwd.getpwnam("alice")
+    manager = Path(f"/run/systemd/system/user@{alice.pw_uid}.service")
+    # A copy, so that a reset knows it for one of ours. Without libpam-systemd nobody else says where it is to live.
+    manager.write_text(
+        Path("/usr/lib/systemd/system/user@.service").read_text()
+        + f"Environment=XDG_RUNTIME_DIR=/run/user/{alice.pw_uid}\n"
+    )
+    unit = Path(alice.pw_dir) / ".config/systemd/user/llm.service"
+    unit.parent.mkdir(parents=True, exist_ok=True)
+    line = " ".join(command(args))
+    if args.beside:
+        line = f"/bin/sh -c 'tail -f /dev/null & {line}'"
+    unit.write_text(f"[Service]\nExecStart={line}\nRestart=always\nRestartSec=1\n")
+    runtime("chown", "-R", "alice:", str(Path(alice.pw_dir) / ".config"))
+    runtime("systemctl", "daemon-reload")
+    runtime("systemctl", "start", manager.name)
+    hers = ["setpriv", f"--reuid={alice.pw_uid}", f"--regid={alice.pw_gid}", "--init-groups", "env",
+            f"XDG_RUNTIME_DIR=/run/user/{alice.pw_uid}", "systemctl", "--user"]  # fmt: skip
+    runtime(*hers, "daemon-reload")
+    runtime(*hers, "start", "llm.service")
+    until_ready(args)
+    yield from family(int(runtime(*hers, "show", "--property=MainPID", "--value", "llm.service")))
+
+
+def settle(found: list[tuple[str, int]], cgroup: str) -> None:
+    """Put processes into a cgroup that is called as another program would call it."""
+    directory = Path("/sys/fs/cgroup" + cgroup)
+    directory.mkdir(parents=True, exist_ok=True)
+    for _name, pid in found:
+        (directory / "cgroup.procs").write_text(str(pid))
+
+
 SCENES = {
     function.__name__.replace("_", "-"): function
     for function in (production, by_hand, orphans, supervisor, job, newcomer, stuck, zombie, plain_zombie, monitors,
-                     unlisted, bystanders)
+                     unlisted, bystanders, container, user_unit)
 }  # fmt: skip
 
 
@@ -232,7 +348,7 @@ def main() -> None:
     for name, function in SCENES.items():
         scene = scenes.add_parser(name, help=function.__doc__)
         scene.set_defaults(play=function)
-        if function in (production, by_hand, orphans, supervisor):
+        if function in (production, by_hand, orphans, supervisor, container, user_unit):
             scene.add_argument("engine", nargs="?", choices=tuple(ENGINE_PORTS), default="vllm")
             scene.add_argument("--no-wait", action="store_true", help="do not wait until it is ready")
             scene.add_argument("--tp", type=int, default=8)
@@ -241,10 +357,31 @@ def main() -> None:
             scene.add_argument("--profiler", action="store_true")
         if function in (job, newcomer, stuck, zombie):
             scene.add_argument("--gpu", type=int, default=3)
+        if function is container:
+            scene.add_argument("--runtime", choices=("podman", "docker"), default="podman")
+            scene.add_argument("--name", default="llm")
+            scene.add_argument("--restart", default="always")
+            scene.add_argument(
+                "--unit",
+                nargs="?",
+                choices=("client", "monitor"),
+                const="client",
+                default="",
+                help="run by a unit, whose main process is the runtime's client, or podman's monitor",
+            )
+            scene.add_argument("--job", action="store_true", help="somebody's training instead of an engine")
+            scene.add_argument("--dead", action="store_true", help="kill what watches over it")
+        if function is user_unit:
+            scene.add_argument("--beside", action="store_true", help="it runs something else as well")
+        if function in (by_hand, job):
+            scene.add_argument("--cgroup", default="", help="put it there: PATH as in /proc/PID/cgroup")
         if function is newcomer:
             scene.add_argument("--after", type=float, default=1)
     args = parser.parse_args()
-    print(json.dumps([{"name": name, "pid": pid} for name, pid in args.play(args)]))
+    found = list(args.play(args))
+    if getattr(args, "cgroup", ""):
+        settle(found, args.cgroup)
+    print(json.dumps([{"name": name, "pid": pid} for name, pid in found]))
 
 
 if __name__ == "__main__":

@@ -67,15 +67,17 @@ def foreign_units() -> dict[str, str]:
 
 def end_units() -> None:
     units = foreign_units()
-    if not units:
-        return
+    # A scope is gone with the last process in it, at any moment.
+    lasting = [unit for unit in units if not unit.endswith(".scope")]
     # First the jobs, so that nothing is restarted; then the processes, so that no job waits for a stubborn one.
-    systemctl("stop", "--no-block", *units)
+    if lasting:
+        systemctl("stop", "--no-block", *lasting)
     for group in filter(None, units.values()):
         # Empty and gone at any moment, ENODEV while it goes.
         with contextlib.suppress(OSError):
             Path(f"/sys/fs/cgroup{group}/cgroup.kill").write_text("1")
-    systemctl("stop", *units)
+    if lasting:
+        systemctl("stop", *lasting)
 
 
 def kept_program(pid: str) -> bool:

@@ -10,7 +10,13 @@ from dataclasses import replace
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import recognise
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading, Memory
 from ansible_collections.gpuops.inference.plugins.module_utils._holders import Process
-from ansible_collections.gpuops.inference.plugins.module_utils._owners import owner_of
+from ansible_collections.gpuops.inference.plugins.module_utils._managed import Managed
+from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
+    CONTAINER,
+    USER_UNIT,
+    Owner,
+    owner_of,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import EngineUnit, Seen, Snapshot
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, parse_show
 
@@ -49,6 +55,8 @@ class Host:
         self.leaks: dict[int, int] = {}
         self.errors: dict[int, str] = {}
         self.extra: dict[str, object] = {}
+        self.managed: dict[str, object] = {}
+        """What is to be said of every container and user's unit."""
         self.process(1, comm="systemd", ppid=0)
 
     def process(
@@ -139,6 +147,20 @@ class Host:
             for index in range(self.gpu_count)
         )
         reading = GpuReading(gpus, "580.95", "13.580.95", "nvml", (), True)
+        owned: dict[Owner, list[Seen]] = {}
+        for seen in self.seen.values():
+            if seen.owner.kind in (CONTAINER, USER_UNIT):
+                owned.setdefault(seen.owner, []).append(seen)
+        managed = {
+            str(owner): Managed(
+                owner,
+                frozenset(seen.process.pid for seen in members),
+                next((seen.recognition.engine for seen in members if seen.recognition), ""),
+                # A user's unit has no monitor that could be gone.
+                **({**self.managed, "alive": True} if owner.kind == USER_UNIT else self.managed),
+            )
+            for owner, members in owned.items()
+        }
         fields = {
             "reading": reading,
             "processes": self.processes,
@@ -148,6 +170,7 @@ class Host:
                 if seen.argv or seen.used or seen.attached or seen.uvm or seen.recognition
             },
             "units": self.units,
+            "managed": managed,
             "node_count": self.gpu_count,
         }
         return Snapshot(**{**fields, **self.extra})

@@ -127,19 +127,146 @@ def test_a_foreign_job_is_refused_by_name_before_anything_is_planned_for_it() ->
     assert 700 in touched(told)
 
 
+BOX = "/system.slice/docker-" + "a" * 64 + ".scope"
+ALICE = "/user.slice/user-1000.slice/user@1000.service/app.slice/llm.service"
+EVERYTHING = replace(DEFAULT, end_foreign=True, stop_containers=True, stop_user_units=True, end_supervisors=True)
+
+
 @pytest.mark.parametrize(
-    "cgroup, says",
+    "cgroup, says, others_too",
     [
-        ("/system.slice/docker-" + "a" * 64 + ".scope", "docker stop"),
-        ("/kubepods.slice/kubepods-pod" + "b" * 36 + ".slice/cri-containerd-" + "c" * 64 + ".scope", "kubectl drain"),
-        ("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", "scancel"),
-        ("/user.slice/user-1000.slice/user@1000.service/app.slice/llm.service", "systemctl --user"),
+        (BOX, "`docker stop aaaaaaaaaaaa`, or pass `containers: stop`", False),
+        ("/lxc.payload.web/x", "lxc-stop --name web", True),
+        (
+            "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + "a" * 64 + ".scope",
+            "sudo -u '#1000'",
+            True,
+        ),
+        (
+            "/kubepods.slice/kubepods-pod" + "b" * 32 + ".slice/cri-containerd-" + "c" * 64 + ".scope",
+            "kubectl drain",
+            True,
+        ),
+        ("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", "scancel 42", True),
+        (ALICE, "`systemctl --user -M 1000@ stop llm.service`, or pass `user_units: stop`", False),
     ],
 )
-def test_engines_of_owners_that_are_not_handled_are_refused(cgroup: str, says: str) -> None:
-    plan = plan_of(Host().vllm(name="", cgroup=cgroup))
-    assert plan.refusals
-    assert all(says in refusal for refusal in plan.refusals)
+@pytest.mark.parametrize("engine", [True, False])
+def test_what_others_answer_for_is_refused_in_one_line_with_what_to_run_instead(
+    cgroup: str, says: str, others_too: bool, engine: bool
+) -> None:
+    host = Host()
+    if engine:
+        host.vllm(name="", cgroup=cgroup)
+    else:
+        host.process(700, ("python3", "train.py"), uses=frozenset({7}), cgroup=cgroup)
+    (refusal,) = plan_of(host).refusals
+    if engine or cgroup != ALICE:
+        assert says in refusal
+    assert bool(plan_of(host, EVERYTHING).refusals) == (others_too or (cgroup == ALICE and not engine))
+
+
+@pytest.mark.parametrize("cgroup, policy", [(BOX, "stop_containers"), (ALICE, "stop_user_units")])
+def test_told_to_its_own_manager_stops_it_as_a_whole_and_nobody_is_signalled(cgroup: str, policy: str) -> None:
+    host = Host().vllm(name="", cgroup=cgroup)
+    plan = plan_of(host, replace(DEFAULT, **{policy: True}))
+    assert plan.acts
+    assert plan.end == plan.refusals == ()
+    (managed,) = plan.managed
+    assert managed.owner.cgroup == cgroup
+    assert plan.steps() == [f"stop {managed.owner}: {managed.owner.instead}"]
+    assert {item.action for item in plan.judged} == {f"stop with its {managed.owner.kind}"}
+
+
+def test_a_container_whose_monitor_is_gone_is_ended_as_processes_where_that_is_allowed() -> None:
+    host = Host().vllm(name="", cgroup=BOX)
+    host.managed = {"alive": False}
+    assert "its monitor is gone" in plan_of(host).refusals[0]
+    plan = plan_of(host, replace(DEFAULT, stop_containers=True))
+    assert set(classes(plan).values()) == {ORPHAN}
+    assert plan.managed == plan.refusals == ()
+    assert touched(plan) == set(range(100, 110))
+
+
+@pytest.mark.parametrize("sure", ["unit", "doubtful_unit"])
+def test_a_container_that_another_unit_runs_is_refused_with_that_unit(sure: str) -> None:
+    host = Host().vllm(name="", cgroup=BOX)
+    host.managed = {sure: "gateway.service"}
+    (refusal,) = plan_of(host, EVERYTHING).refusals
+    assert "run by gateway.service" in refusal
+    assert "name gateway.service in `units`" in refusal
+
+
+def test_a_container_that_an_engine_unit_runs_goes_with_it() -> None:
+    host = Host().vllm(name="", cgroup=BOX)
+    host.managed = {"unit": "llm.service"}
+    host.unit(unit("llm.service", ("/usr/bin/docker", "run", "image")), list(range(100, 110)))
+    plan = plan_of(host)
+    assert plan.stop == ("llm.service",)
+    assert plan.managed == plan.end == plan.refusals == ()
+    left = Host().vllm(name="", cgroup=BOX)
+    (managed,) = plan_of(left, replace(DEFAULT, leftovers=frozenset({"a" * 64}))).managed
+    assert managed.pids == frozenset(range(100, 110))
+
+
+def test_a_container_with_somebody_protected_in_it_is_not_stopped() -> None:
+    host = Host().vllm(name="", cgroup=BOX).process(50, ("sleep",), executable="/usr/bin/sleep", cgroup=BOX)
+    policy = replace(DEFAULT, stop_containers=True)
+    for word in ("50", "container:aaaaaaaaaaaa"):
+        assert plan_of(host, replace(policy, protect=(word,))).refusals, word
+    assert plan_of(host, policy).refusals == ()
+
+
+def test_a_users_unit_that_runs_more_than_an_engine_is_refused() -> None:
+    host = Host().vllm(name="", cgroup=ALICE)
+    host.managed = {"alone": False}
+    assert "no engine's alone" in plan_of(host, EVERYTHING).refusals[0]
+
+
+LOOP = ("/bin/bash", "-c", "while true; do vllm serve; done")
+
+
+@pytest.mark.parametrize(
+    "chain, ended",
+    [
+        ([("bash", LOOP)], 1),
+        ([("bash", ("bash", "/srv/run.sh", "-i")), ("python3", ("python3", "/srv/keep.py"))], 2),
+        ([("supervisord", ("/usr/bin/supervisord",))], 1),
+        ([("env", ("env", "A=1", "vllm")), ("bash", LOOP)], 2),
+        ([("bash", ("-bash",))], 0),
+        ([("bash", ("bash",))], 0),
+        ([("bash", ("bash", "--rcfile", "/x/shellIntegration-bash.sh"))], 0),
+        ([("bash", ("bash", "-il"))], 0),
+        ([("bash", LOOP), ("bash", ("-bash",)), ("bash", LOOP)], 1),
+        ([("tmux", ("tmux", "new", "-d"))], 0),
+        ([("bash", LOOP), ("tmux", ("tmux", "new", "-d"))], 1),
+        ([("python3", ("python3", "-m", "ipykernel_launcher", "-f", "x"))], 0),
+        ([("python3", ("python3",))], 0),
+        ([("bash", LOOP), ("sshd", ("sshd: alice",))], 0),
+        ([("code", ("code",)), ("bash", LOOP)], 0),
+    ],
+)
+def test_who_would_start_an_engine_again_is_ended_first_and_nobody_above(
+    chain: list[tuple[str, tuple[str, ...]]], ended: int
+) -> None:
+    host = Host()
+    for place, (comm, argv) in enumerate(chain):
+        place = 90 - place
+        host.process(place, argv, comm=comm, executable=f"/usr/bin/{comm}", ppid=place - 1)
+    host.vllm(name="", ppid=90)
+    told = plan_of(host, replace(DEFAULT, end_supervisors=True))
+    assert {seen.process.pid for seen in told.supervisors} == {90 - place for place in range(ended)}
+    assert told.refusals == ()
+    assert plan_of(host).supervisors == ()
+
+
+def test_a_supervisor_that_is_protected_or_a_units_is_left() -> None:
+    policy = replace(DEFAULT, end_supervisors=True)
+    host = Host().process(90, LOOP, comm="bash", executable="/usr/bin/bash").vllm(name="", ppid=90)
+    assert plan_of(host, policy).supervisors
+    assert plan_of(host, replace(policy, protect=("90",))).supervisors == ()
+    inside = Host().process(90, LOOP, executable="/usr/bin/bash", cgroup="/system.slice/keep.service")
+    assert plan_of(inside.vllm(name="", ppid=90), policy).supervisors == ()
 
 
 def test_observers_are_left_and_an_unlisted_monitor_is_unknown_and_left() -> None:
@@ -254,6 +381,9 @@ def test_sglang_is_recognised_in_all_its_forms() -> None:
     assert len(ending.members) == 10
 
 
+POD = "/kubepods/pod" + "b" * 32 + "/" + "c" * 64
+
+
 @st.composite
 def hosts(draw: st.DrawFn) -> Host:
     """Hosts where anything may stand beside anything."""
@@ -277,10 +407,13 @@ def hosts(draw: st.DrawFn) -> Host:
             uses=draw(st.frozensets(st.integers(0, 7), max_size=3)),
             attached=draw(st.sampled_from([frozenset(), ALL])),
             observer=draw(st.sampled_from(["", "DCGM"])),
-            cgroup=draw(
-                st.sampled_from(["/system.slice/ssh.service", "/system.slice/docker-" + "a" * 64 + ".scope", "/"])
-            ),
+            cgroup=draw(st.sampled_from(["/system.slice/ssh.service", BOX, ALICE, "/", POD])),
         )
+    host.managed = {
+        "alive": draw(st.booleans()),
+        "alone": draw(st.booleans()),
+        "unit": draw(st.sampled_from(["", "", "x.service"])),
+    }
     host.extra["ours"] = frozenset(draw(st.lists(st.sampled_from(sorted(host.processes)), max_size=3)))
     return host
 
@@ -290,6 +423,9 @@ policies = st.builds(
     gpus=st.sampled_from([("all",), ("0",), ("0", "1", "2", "3"), ("GPU-0007",)]),
     engines=st.sampled_from([("vllm", "sglang"), ("sglang",)]),
     end_foreign=st.booleans(),
+    stop_containers=st.booleans(),
+    stop_user_units=st.booleans(),
+    end_supervisors=st.booleans(),
     protect=st.lists(st.sampled_from(["101", "600", "601", "/usr/bin/bash"]), max_size=2).map(tuple),
     force=st.booleans(),
 )
@@ -303,6 +439,8 @@ def test_no_plan_touches_what_it_must_not(host: Host, policy: Policy) -> None:
     by_pid = {item.seen.process.pid: item for item in plan.judged}
     signalled = {pid for ending in plan.end for pid in ending.members}
     stopped = {pid for name in plan.stop for pid in snapshot.units[name].pids}
+    signalled |= {seen.process.pid for seen in plan.supervisors}
+    stopped |= {pid for managed in plan.managed for pid in managed.pids}
     assert signalled <= set(snapshot.processes)
     assert 1 not in signalled
     assert not signalled & snapshot.ours
@@ -311,11 +449,20 @@ def test_no_plan_touches_what_it_must_not(host: Host, policy: Policy) -> None:
         & {pid for pid, process in snapshot.processes.items() if process.comm == "sshd"}
         & {pid for pid, seen in snapshot.seen.items() if seen.executable.startswith("/usr/")}
     )
-    for pid in signalled:
+    for seen in plan.supervisors:
+        assert policy.end_supervisors
+        assert seen.process.comm != "sshd"
+        assert str(seen.process.pid) not in policy.protect
+    for pid in {pid for ending in plan.end for pid in ending.members}:
         assert by_pid[pid].cls in (TARGET, ORPHAN, FOREIGN)
         assert str(pid) not in policy.protect
         if by_pid[pid].cls == FOREIGN:
-            assert policy.end_foreign
+            assert policy.end_foreign or policy.stop_containers
+        # Never a process of a container that somebody watches over, of a pod, or of a user's unit.
+        assert by_pid[pid].unit or by_pid[pid].seen.owner.kind not in ("pod", "user unit") or plan.refusals
+        if by_pid[pid].seen.owner.kind == "container" and not by_pid[pid].unit:
+            assert policy.stop_containers
+            assert not host.managed["alive"]
     if (stopped & snapshot.ours) or any(str(pid) in policy.protect for pid in stopped):
         assert plan.refusals
     selected = {gpu.index for gpu in plan.gpus}
@@ -325,9 +472,14 @@ def test_no_plan_touches_what_it_must_not(host: Host, policy: Policy) -> None:
                 index for pid in snapshot.units[name].pids if pid in snapshot.seen for index in snapshot.seen[pid].used
             }
             assert not used or used & selected, f"{name} is a neighbour"
-    for item in plan.judged:
-        if item.action in ("end", "stop with its unit") and item.seen.owner.kind == "container" and not item.unit:
-            assert plan.refusals
+        for managed in plan.managed:
+            if managed.engine:
+                used = {index for pid in managed.pids for index in snapshot.seen[pid].used}
+                assert not used or used & selected, f"{managed.owner} is a neighbour"
+    for managed in plan.managed:
+        assert {"container": policy.stop_containers, "user unit": policy.stop_user_units}[managed.owner.kind]
+        assert managed.alive
+        assert not managed.unit or managed.owner.kind == "user unit"
 
 
 BATCH = ("python3", "/home/alice/batch.py")
@@ -368,6 +520,11 @@ def test_a_server_that_a_units_program_would_start_again_is_refused_before_it_is
     assert "name llm.service in `units`" in plan.refusals[0]
     assert not plan_of(host, replace(DEFAULT, force=True)).refusals
     assert not plan_of(host.without(90)).refusals
+    shell = ("/bin/sh", "-c", "vllm serve")
+    for argv, refused in ((shell, True), (("sh",), False)):
+        through = Host().process(90, ("python3", "/usr/local/bin/pyrun"), cgroup=inside)
+        through.process(91, argv, comm="sh", executable="/usr/bin/dash", cgroup=inside, ppid=90)
+        assert bool(plan_of(through.vllm(name="", cgroup=inside, ppid=91)).refusals) == refused
     by_ssh = Host().process(90, ("python3", "/home/alice/launch.py")).vllm(name="", ppid=90)
     assert not plan_of(by_ssh).refusals
 
