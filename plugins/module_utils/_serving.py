@@ -223,18 +223,21 @@ class Service:
         order = self._order
         if not unit.exists and not unit.running:
             # In check mode the role that deploys the unit has not done it either.
-            if order.check_mode and order.state != "stopped":
+            if order.check_mode and order.state not in ("stopped", "ready"):
                 return self._would("start", "ready", "once its unit is there")
             raise ServiceError("there is no such unit on this host; `systemctl list-units --all` shows what there is")
         if unit.load_state not in ("loaded", "not-found"):
             masked = f"; `systemctl unmask {self._name}` lets it start" if unit.load_state == "masked" else ""
             raise ServiceError(f"systemd cannot use the unit: it is {unit.load_state}{masked}")
         self._stale = unit.need_daemon_reload
-        if self._stale and not order.check_mode:
+        if self._stale and not order.check_mode and order.state != "ready":
             self._host.units.daemon_reload()
             unit = self._show()
         self._check_engine(unit)
-        message = {"started": self._started, "stopped": self._stopped, "restarted": self._restarted}[order.state](unit)
+        carry_out = {
+            "started": self._started, "stopped": self._stopped, "restarted": self._restarted, "ready": self._ready
+        }[order.state]  # fmt: skip
+        message = carry_out(unit)
         self._enable(unit)
         return message
 
@@ -245,14 +248,39 @@ class Service:
             if self._order.check_mode:
                 return self._would("start", "ready", "once it has stopped")
             return self._restarted(unit)
-        self._drift = self._differences(unit)
-        self._result["drift"] = [self._shown(str(difference), 512) for difference in self._drift]
-        because = [difference.text for difference in self._drift if difference.restart]
+        because = self._look_for_drift(unit)
         if because and self._order.restart_on_drift:
             return f"{self._restarted(unit)}; restarted because {'; '.join(because)}"
         if self._order.check_mode:
             return f"{self._name} runs"
         return self._accompany(unit, None)
+
+    def _ready(self, unit: Unit) -> str:
+        """Look once, and change nothing."""
+        if not unit.running or unit.active_state == "deactivating":
+            raise ServiceError(f"it does not serve, it is {_state(unit)}")
+        if self._order.enabled not in (None, unit.unit_file_state == "enabled"):
+            raise ServiceError(f"its unit file is {unit.unit_file_state}")
+        because = self._look_for_drift(unit)
+        if because:
+            raise ServiceError(f"it is not what its files say: {'; '.join(because)}")
+        argv = self._argv(unit.main_pid)
+        where = self._serving(unit, argv)
+        ask = self._host.asker(where.host, where.port, self._key)
+        found = look(
+            ask, ENGINES[where.engine], where.served_model, self._host.clock, lambda: self._stranger(unit, where)
+        )  # fmt: skip
+        self._result["process"] = self._process(unit.main_pid, argv, where.engine)
+        if not found.ready:
+            raise ServiceError(f"it is not ready: {found.problem}")
+        self._result["state"] = {"before": "ready", "after": "ready"}
+        return f"{self._name} answers for {where.served_model or 'its model'} on {where.host} port {where.port}"
+
+    def _look_for_drift(self, unit: Unit) -> list[str]:
+        """Note every difference, and return those that a restart cures."""
+        self._drift = self._differences(unit)
+        self._result["drift"] = [self._shown(str(difference), 512) for difference in self._drift]
+        return [difference.text for difference in self._drift if difference.restart]
 
     def _restarted(self, unit: Unit) -> str:
         if not unit.running:
@@ -389,12 +417,7 @@ class Service:
         if not at_once:
             self._add_stages(start, ended, f"start {self._name}" if ours else "")
         result["log"] = [self._shown(line, 512) for line in list(start.tail)[-self._order.log_lines :]]
-        argv = self._argv(after.main_pid)
-        result["process"] = {
-            "pid": after.main_pid,
-            "argv": mask_argv(argv, self._secrets),
-            "profiling": mask_argv(serving(where.engine, argv).profiling, self._secrets),
-        }
+        result["process"] = self._process(after.main_pid, self._argv(after.main_pid), where.engine)
         result["ready"] = {
             "seconds": round(ended - began, 3) if verdict.ready else None,
             **{name: round(start.passed[name] - began, 3) if name in start.passed else None for name in _CHECKS},
@@ -513,6 +536,13 @@ class Service:
         started_at = host.wall() - (host.clock() - unit.started)
         running = Running(self._argv(unit.main_pid), environment, started_at, self._stale)
         return differences(unit, running, read_start(host.starts, self._name), self._variables, self._secrets)
+
+    def _process(self, pid: int, argv: Sequence[str], engine: str) -> dict[str, Any]:
+        return {
+            "pid": pid,
+            "argv": mask_argv(argv, self._secrets),
+            "profiling": mask_argv(serving(engine, argv).profiling, self._secrets),
+        }
 
     def _argv(self, pid: int) -> tuple[str, ...]:
         """Command line of a process, () where it cannot be read."""

@@ -57,8 +57,10 @@ options:
       - V(started) waits for a start that is on its way, and leaves an engine alone that is ready.
       - V(stopped) waits until no process of the unit is left.
       - V(restarted) stops it first if it runs.
+      - V(ready) changes nothing. It fails unless the engine answers now, runs as its unit's files say, and starts at
+        boot as O(enabled) says.
     type: str
-    choices: [started, stopped, restarted]
+    choices: [started, stopped, restarted, ready]
     default: started
   engine:
     description:
@@ -243,7 +245,7 @@ _AT_ONCE = 2.0
 
 ARGUMENTS: dict[str, Any] = {
     "name": {"type": "str", "required": True},
-    "state": {"type": "str", "choices": ["started", "stopped", "restarted"], "default": "started"},
+    "state": {"type": "str", "choices": ["started", "stopped", "restarted", "ready"], "default": "started"},
     "engine": {"type": "str", "choices": ["vllm", "sglang"]},
     "host": {"type": "str"},
     "port": {"type": "int"},

@@ -471,6 +471,37 @@ def test_a_restart_is_a_stop_and_a_start(world: World) -> None:
     assert world.did == ["stop", "start"]
 
 
+def test_ready_is_a_look_that_changes_nothing(world: World) -> None:
+    world.start().now += LOADS
+    world.enabled = "enabled"
+    result = world.run("ready", enabled=True)
+    assert not result["failed"] and not result["changed"]
+    assert result["state"] == {"before": "ready", "after": "ready"} and result["process"]["pid"] == 412
+    world.stale = True
+    assert "is not what its files say" in world.run("ready")["reason"]
+    assert world.did == []
+
+
+@pytest.mark.parametrize(
+    "prepare, reason",
+    [
+        (lambda world: None, "it does not serve, it is stopped"),
+        (lambda world: world.start(), "it is not ready: "),
+        (lambda world: vars(world.start()).update(now=world.now + LOADS), "its unit file is disabled"),
+        (lambda world: vars(world.start()).update(now=world.now + LOADS, serves="other"), "it is not ready"),
+    ],
+)
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_what_is_not_ready_says_why(
+    world: World, prepare: Callable[[World], object], reason: str, check_mode: bool
+) -> None:
+    prepare(world)
+    world.enabled = "enabled" if reason.startswith("it is not ready") else "disabled"
+    result = world.run("ready", check_mode=check_mode, **({} if reason.startswith("it does") else {"enabled": True}))
+    assert result["failed"] and result["reason"].startswith(reason)
+    assert world.did == []
+
+
 @pytest.mark.parametrize(
     "change, reason",
     [
@@ -479,7 +510,7 @@ def test_a_restart_is_a_stop_and_a_start(world: World) -> None:
         ({"exec_start": "/usr/sbin/sshd -D"}, "this is no engine's unit, it runs `/usr/sbin/sshd -D`"),
     ],
 )
-@pytest.mark.parametrize("state", ["started", "stopped", "restarted"])
+@pytest.mark.parametrize("state", ["started", "stopped", "restarted", "ready"])
 def test_units_that_are_none_of_ours_are_not_touched(
     world: World, change: dict[str, str], reason: str, state: str
 ) -> None:
