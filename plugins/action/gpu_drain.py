@@ -7,23 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+
+from ansible_collections.gpuops.inference.plugins.plugin_utils._reach import ReachAction
 
 display = Display()
 
 
-class ActionModule(ActionBase):
-    _supports_check_mode = True
-    _supports_async = True
-    _supports_diff = True
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result = super().run(tmp, task_vars)
-        result.update(self._execute_module(task_vars=task_vars, wrap_async=bool(self._task.async_val)))
+class ActionModule(ReachAction):
+    def act(self, task_vars: dict[str, Any]) -> dict[str, Any]:
+        result = super().act(task_vars)
         # A failure's message is printed by every callback; a success's by none.
         if not result.get("failed"):
-            host = (task_vars or {}).get("inventory_hostname", "")
             for line in str(result.get("msg", "")).splitlines():
-                display.display(f"{host}: {line}")
+                display.display(f"{task_vars.get('inventory_hostname', '')}: {line}")
         return result

@@ -10,12 +10,12 @@ import shlex
 import sys
 import time
 import uuid
-from typing import Any, Optional
+from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.gpuops.inference.plugins.module_utils._background import has_result, result_of
+from ansible_collections.gpuops.inference.plugins.plugin_utils._reach import ReachAction
 
 # The host answers at the next change, or after this long: no connection is silent longer.
 _SILENCE = 30
@@ -56,25 +56,17 @@ class Lines:
         return f"{self._host}: {told['unit']}: {told['status']} ({told['seconds']:.0f} s{rest})"
 
 
-class ActionModule(ActionBase):
-    _supports_check_mode = True
-    _supports_async = True
-
-    def run(self, tmp: Optional[str] = None, task_vars: Optional[dict[str, Any]] = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
+class ActionModule(ReachAction):
+    def act(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         if self._task.async_val or self._task.check_mode:
-            result.update(self._execute_module(task_vars=task_vars, wrap_async=bool(self._task.async_val)))
-            return result
+            return super().act(task_vars)
         self._task.environment.append({"GPUOPS_PROGRESS": uuid.uuid4().hex})
         try:
-            told = self._execute_module(task_vars=task_vars)
+            result = super().act(task_vars)
         finally:
             self._task.environment.pop()
-        work = told.pop("goes_on", None)
-        result.update(told)
-        if work:
-            result.update(self._watch(work["pid"], work["path"], task_vars or {}))
-        return result
+        work = result.pop("goes_on", None)
+        return {**result, **self._watch(work["pid"], work["path"], task_vars)} if work else result
 
     def _watch(self, pid: int, path: str, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Print what the process tells until it ends, and return its result."""

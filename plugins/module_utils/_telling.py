@@ -65,6 +65,7 @@ def drain_result(
     result["holds"] = [asdict(hold) for hold in standing]
     if check_mode:
         result["would_release"] = not refused and not ghosts
+        result["would_change"] = would_change
     lines = _lines(result, story.verdicts, error, check_mode)
     if not check_mode:
         # Said whatever else had to be left out.

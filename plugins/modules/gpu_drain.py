@@ -292,6 +292,10 @@ would_release:
   description: Whether the plan would end with all GPUs free.
   returned: in check mode
   type: bool
+would_change:
+  description: The same as RV(ignore:changed), for a task that looks ahead and changes nothing itself.
+  returned: in check mode
+  type: bool
 seconds:
   description: How long it took.
   returned: always

@@ -37,6 +37,18 @@ options:
     description: Seconds that importing the engine may take.
     type: int
     default: 180
+  deployed:
+    description:
+      - By path, the SHA-256 of every file that a deployment would write.
+      - Where these are there and the engine of O(engine) serves alone, enabled and as its files say, nothing else is
+        checked and RV(settled) is true. Without it, all checks are always made.
+    type: dict
+    default: {}
+  gpus:
+    description: The GPUs this is about, as M(gpuops.inference.pivot_record) takes them.
+    type: list
+    elements: str
+    default: [all]
 """
 
 EXAMPLES = r"""
@@ -82,15 +94,32 @@ driver_version:
   description: Version of the kernel driver; empty if NVML does not answer.
   returned: always
   type: str
+settled:
+  description: Whether the engine serves already as asked, so that a pivot to it has nothing to do.
+  returned: always
+  type: bool
+serving:
+  description: The engine units that run now.
+  returned: always
+  type: list
+  elements: str
 """
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+<<<<<<< HEAD
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading
 from ansible_collections.gpuops.inference.plugins.module_utils._memory import told
+=======
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading, GpuSelectionError
+>>>>>>> e28f197 (Playbooks look at all hosts first, act within a budget that counts over the fleet, and tell how each ended)
 from ansible_collections.gpuops.inference.plugins.module_utils._options import rights_faults
+from ansible_collections.gpuops.inference.plugins.module_utils._pivot import PivotRecord
 from ansible_collections.gpuops.inference.plugins.module_utils._preflight import (
     Problem,
     ask_engine,
@@ -111,7 +140,10 @@ from ansible_collections.gpuops.inference.plugins.module_utils._preflight import
     unit_faults,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
+from ansible_collections.gpuops.inference.plugins.module_utils._serving import Host, Order, Service
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import load_units, take_snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._transaction import SETTLED, TransactionError
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError, cgroup_version
 
 
@@ -122,6 +154,8 @@ def main() -> None:
             "engine": {"type": "str", "choices": ["sglang", "vllm"], "required": True},
             "allow_no_rollback": {"type": "bool", "default": False},
             "engine_timeout": {"type": "int", "default": 180},
+            "deployed": {"type": "dict", "default": {}},
+            "gpus": {"type": "list", "elements": "str", "default": ["all"]},
         },
         supports_check_mode=True,
     )
@@ -129,8 +163,12 @@ def main() -> None:
     engine = (layout.get("engines") or {}).get(module.params["engine"]) or {}
     if "unit_text" not in engine:
         module.fail_json(msg="layout is not what the role gpuops.inference.layout makes; run that role first")
+    now = what_runs(layout, engine, module.params)
+    if now["settled"]:
+        empty: dict[str, Any] = {"problems": [], "checks": [], "engine_version": "", "driver_version": ""}
+        module.exit_json(msg=f"{engine['unit']} serves already as asked", changed=False, **empty, **now)
     try:
-        result = examine(layout, engine, module.params)
+        result = {**examine(layout, engine, module.params), **now}
     except UnitsError as error:
         module.fail_json(msg=str(error))
     found = result.pop("found")
@@ -139,6 +177,35 @@ def main() -> None:
         module.fail_json(msg=story(found, engine["unit"]), changed=False, **result)
     memory = f"; {result['memory']}" if result["memory"] else ""
     module.exit_json(msg=f"nothing stands in the way of {engine['unit']}{memory}", changed=False, **result)
+
+
+def what_runs(layout: Mapping[str, Any], engine: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Which engine units run, and whether a pivot would have nothing to do."""
+    if not systemd_version() or cgroup_version() != "v2" or list(rights_faults()):
+        return {"settled": False, "serving": []}
+    units = [each["unit"] for each in layout["engines"].values()]
+    try:
+        # As a pivot would begin, but in check mode: nothing is locked or written.
+        begun = PivotRecord(Units(), units, 0.0, True, params["gpus"]).begin(engine["unit"], True)
+    except (TransactionError, UnitsError, RecordError, GpuSelectionError):
+        # Whoever acts here meets the same and says so.
+        return {"settled": False, "serving": []}
+    alone = [each["unit"] for each in begun["engines"] if each["enabled"]] == [engine["unit"]]
+    settled = (
+        bool(params["deployed"])
+        and begun["mode"] == SETTLED
+        and alone
+        and all(_digest(path) == digest for path, digest in params["deployed"].items())
+        and not Service(Host(), Order(engine["unit"], "ready", enabled=True)).run()["failed"]
+    )
+    return {"settled": settled, "serving": [each["unit"] for each in begun["engines"] if each["active"]]}
+
+
+def _digest(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def examine(layout: dict, engine: dict, params: dict) -> dict:

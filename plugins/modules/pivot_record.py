@@ -175,7 +175,13 @@ production:
   description: What is to serve on this host. V(none) where that cannot be told; RV(msg) then says what to pass.
   returned: with O(state=show)
   type: dict
-  sample: {"unit": "vllm.service", "why": "the enabled engine unit", "undo": false, "at_rest": true, "others": []}
+  sample:
+    unit: vllm.service
+    why: the enabled engine unit
+    undo: false
+    at_rest: true
+    others: []
+    settled: true
 unfinished:
   description: Whether an earlier pivot neither arrived nor came back.
   returned: with O(state=show)
@@ -251,6 +257,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._hold import Hold
 from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults, rights_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._pivot import PHASES, STATES, PivotRecord
 from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
+from ansible_collections.gpuops.inference.plugins.module_utils._serving import Host, Order, Service
 from ansible_collections.gpuops.inference.plugins.module_utils._transaction import TransactionError
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
 
@@ -266,7 +273,21 @@ def run_module(module: AnsibleModule) -> dict[str, Any]:
         return pivot.restore(params["run"])
     if params["state"] == "finish":
         return pivot.finish(params["run"], params["target"] or "", params["stages"], params["told"])
-    return pivot.show(params["production_unit"])
+    result = pivot.show(params["production_unit"])
+    if result["production"] is not None:
+        result["production"]["settled"] = _settled(result)
+    return result
+
+
+def _settled(shown: dict[str, Any]) -> bool:
+    """Whether production serves, so that bringing it back would do nothing."""
+    unit = shown["production"]["unit"]
+    return (
+        shown["production"]["at_rest"]
+        and not shown["unfinished"]
+        and [each["unit"] for each in shown["engines"] if each["enabled"]] == [unit]
+        and not Service(Host(), Order(unit, "ready")).run()["failed"]
+    )
 
 
 def main() -> None:

@@ -37,11 +37,12 @@ def test_playbooks_read_only_what_is_mapped() -> None:
 
 
 def test_only_what_a_role_declares_is_set() -> None:
-    declared = {name for role in ("layout", "preflight", "drain", "pivot", "gpu_host") for name in options(role)}
+    roles = ("layout", "preflight", "drain", "pivot", "gpu_host", "fleet")
+    declared = {name for role in roles for name in options(role)}
     assert set(yaml.safe_load(MAPPING)) <= declared
 
 
-@pytest.mark.parametrize("role", ["drain", "pivot", "gpu_host"])
+@pytest.mark.parametrize("role", ["drain", "pivot", "gpu_host", "fleet"])
 def test_defaults_are_the_declared_ones(role: str) -> None:
     defaults = yaml.safe_load((ROOT / "roles" / role / "defaults/main.yml").read_text())
     assert defaults == {name: option["default"] for name, option in options(role).items() if "default" in option}

@@ -1,0 +1,118 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The controller's side of a run over many hosts: it plans, lets hosts through, and tells how each ended."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible import constants as C
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ansible_collections.gpuops.inference.plugins.plugin_utils import _fleet
+from ansible_collections.gpuops.inference.plugins.plugin_utils._ledger import Ledger
+
+display = Display()
+
+
+class ActionModule(ActionBase):
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: Optional[str] = None, task_vars: Optional[dict[str, Any]] = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        arguments = self._task.args
+        self._host = str(variables["inventory_hostname"])
+        self._now = time.time()
+        # Ansible removes this directory when the run ends.
+        self._ledger = Ledger(Path(C.DEFAULT_LOCAL_TMP, "gpuops-fleet.jsonl"))
+        do = {
+            "begin": self._begin, "look": self._look, "plan": self._plan, "gate": self._gate, "end": self._end,
+            "tell": self._tell, "wait": self._wait,
+        }  # fmt: skip
+        try:
+            result.update(do[arguments["state"]](arguments, variables))
+        except _fleet.FleetError as error:
+            raise AnsibleActionFail(str(error)) from error
+        return {"changed": False, **result}
+
+    def _begin(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        self._ledger.begin()
+        self._ledger.add({"at": self._now, "state": "begin"})
+        return {}
+
+    def _look(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        outcome, failure = arguments.get("outcome") or "", arguments.get("failure") or {}
+        seen = arguments.get("look") or failure.get("result") or {}
+        cause = arguments.get("cause") or (_fleet.plain(seen) if outcome else "")
+        self._note("look", outcome=outcome, serving=_fleet.serves(seen), cause=cause)
+        if outcome == "skipped":
+            display.display(f"{self._host}: {cause}: skipped")
+        return {"gpuops_outcome": {"outcome": outcome, "cause": cause}} if outcome else {}
+
+    def _plan(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        hosts = self._hosts(variables["ansible_play_hosts_all"], variables)
+        plan = _fleet.make_plan(
+            hosts,
+            serial=arguments["serial"],
+            max_failed=arguments["max_failed"],
+            max_unavailable=arguments.get("max_unavailable"),
+            canary=arguments.get("canary") or [],
+            canary_hosts=arguments.get("canary_hosts") or [],
+            soak=arguments.get("soak") or 0,
+            deadline=arguments.get("deadline"),
+            began=self._ledger.entries()[0]["at"],
+        )
+        self._ledger.add({"state": "plan", "plan": plan.as_dict()})
+        return plan.as_dict()
+
+    def _gate(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        plan, hosts = self._known(variables)
+        why = _fleet.refusal(plan, hosts, self._host, variables["ansible_play_batch"], self._now)
+        self._note("gate", go=not why, cause=why)
+        if why:
+            display.display(f"{self._host}: not begun: {why}")
+            return {"go": False, "gpuops_outcome": {"outcome": "not_begun", "cause": why}}
+        return {"go": True, "soak": plan.soak if self._host in plan.canaries else 0}
+
+    def _end(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        before = next(host.serving for host in self._known(variables)[1] if host.name == self._host)
+        failure, afterwards = arguments.get("failure") or {}, arguments.get("afterwards") or {}
+        if failure and boolean(arguments.get("lost", False)):
+            failure = {**failure, "result": {**failure["result"], "lost": True}}
+        end = _fleet.ended(before, boolean(arguments["frees"]), failure, afterwards, arguments.get("results") or {})
+        self._note("end", outcome=end.outcome, serving=end.serving, cause=end.cause)
+        return {"gpuops_outcome": {"outcome": end.outcome, "cause": end.cause}, "serving": end.serving}
+
+    def _tell(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        told = _fleet.tell(*self._known(variables), self._now)
+        if told["stopped"]:
+            display.display(f"no further host was begun: {told['stopped']}")
+        if told["resume"]:
+            display.display(told["resume"])
+        return told
+
+    def _wait(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        if not self._task.check_mode:
+            time.sleep(float(arguments["seconds"]))
+        return {}
+
+    # --- the ledger
+
+    def _note(self, state: str, **entry: Any) -> None:
+        self._ledger.add({"at": self._now, "state": state, "host": self._host, **entry})
+
+    def _hosts(self, names: list[str], variables: dict[str, Any]) -> list[_fleet.Host]:
+        entries = [entry for entry in self._ledger.entries() if "host" in entry]
+        return _fleet.hosts_of(names, entries, set(variables["ansible_play_hosts"]))
+
+    def _known(self, variables: dict[str, Any]) -> tuple[_fleet.Plan, list[_fleet.Host]]:
+        plan = next(_fleet.Plan.from_dict(entry["plan"]) for entry in self._ledger.entries() if "plan" in entry)
+        return plan, self._hosts(list(plan.hosts), variables)
