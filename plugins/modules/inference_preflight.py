@@ -112,12 +112,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-<<<<<<< HEAD
-from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading
-from ansible_collections.gpuops.inference.plugins.module_utils._memory import told
-=======
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading, GpuSelectionError
->>>>>>> e28f197 (Playbooks look at all hosts first, act within a budget that counts over the fleet, and tell how each ended)
+from ansible_collections.gpuops.inference.plugins.module_utils._memory import told
 from ansible_collections.gpuops.inference.plugins.module_utils._options import rights_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._pivot import PivotRecord
 from ansible_collections.gpuops.inference.plugins.module_utils._preflight import (
