@@ -12,6 +12,7 @@ from typing import Any
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Judged
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._units import systemd_runs
 
 GPU_ARGUMENTS: dict[str, Any] = {
     "gpus": {"type": "list", "elements": "str", "default": ["all"]},
@@ -46,11 +47,14 @@ def gpu_rows(gpus: Iterable[Gpu]) -> list[dict[str, Any]]:
 def host_facts(snapshot: Snapshot) -> dict[str, Any]:
     """What every GPU module returns about how it looked."""
     reading = snapshot.reading
+    problems = [*reading.problems, *([snapshot.blind] if snapshot.blind else [])]
+    if not systemd_runs():
+        problems.append("systemd does not run on this host: no units are known, and nothing can be held")
     return {
         "driver_version": reading.driver_version,
         "nvml_version": reading.nvml_version,
         "source": reading.source,
-        "problems": [*reading.problems, *([snapshot.blind] if snapshot.blind else [])],
+        "problems": problems,
     }
 
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._holders import (
     same_network,
     wait_channel,
 )
-from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.inference.plugins.module_utils._journal import NOTICE, Journal
 from ansible_collections.gpuops.inference.plugins.module_utils._managed import Managed, Stopped, stop
 from ansible_collections.gpuops.inference.plugins.module_utils._owners import USER_UNIT, Owner, restarts
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
@@ -46,6 +45,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 from ansible_collections.gpuops.inference.plugins.module_utils._quiesce import quiesce
 from ansible_collections.gpuops.inference.plugins.module_utils._ready import asker
+from ansible_collections.gpuops.inference.plugins.module_utils._record import outlive_connection
 from ansible_collections.gpuops.inference.plugins.module_utils._release import (
     RESPAWNING,
     Identity,
@@ -249,9 +249,7 @@ class Drain:
 
     def act(self, plan: Plan, keep_hold: bool) -> None:
         """Carry the plan out, and what follows from it, until all is proven free or nothing more may be done."""
-        for number in (signal.SIGHUP, signal.SIGPIPE):
-            # A cut connection must not stop a host half-way; what is left of the stage has its own deadline.
-            signal.signal(number, signal.SIG_IGN)
+        outlive_connection()
         lift = not keep_hold
         try:
             self._act(plan, keep_hold)
@@ -302,12 +300,23 @@ class Drain:
             or any(set(ending.members) - tried for ending in plan.end)
         )
 
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[list[str]]:
+        """A stage that the journal tells when it begins: whoever is ended from outside tells nothing afterwards."""
+        self._note(f"drain: {name}", "stage", stage=name)
+        with self.story.stage(name) as actions:
+            yield actions
+
+    def _note(self, message: str, action: str, **fields: object) -> None:
+        about = {"reason": self.hold.reason, "user": self.hold.who, "controller": self.hold.controller}
+        self.journal.send(message, NOTICE, action=action, **about, **fields)
+
     def _hold(self, plan: Plan, keep_hold: bool) -> None:
         wanted = self.wanted_holds(plan, keep_hold)
         unread = self.holds.unread({name: self.planned[name] for name in plan.hold})
         if not wanted and not unread:
             return
-        with self.story.stage("hold") as actions:
+        with self._stage("hold") as actions:
             self.new_holds = [hold.unit for hold in wanted if self.holds.read(hold.unit) is None]
             self.story.held_units = self.holds.place(wanted, self.units)
             actions.extend(f"hold {unit}" for unit in self.story.held_units)
@@ -321,7 +330,7 @@ class Drain:
         over = list(dict.fromkeys([*self.new_holds, *self.holds.left_over(plan.hold)]))
         if not over:
             return
-        with self.story.stage("lift") as actions:
+        with self._stage("lift") as actions:
             self.story.lifted_units = over
             self.holds.lift(over, self.units)
             actions.extend(f"lift the hold of {unit}" for unit in over)
@@ -333,7 +342,7 @@ class Drain:
         if not starters:
             return
         self.story.starters = [f"{', '.join(active)} may start {name}" for name, active in starters.items()]
-        with self.story.stage("watch") as actions:
+        with self._stage("watch") as actions:
             deadline = time.monotonic() + self.timeouts.stable_for
             while not self.story.respawned:
                 self.story.respawned = [
@@ -391,7 +400,7 @@ class Drain:
         self.came_up = frozenset({*up, *apart})
         if not self.came_up or not self.timeouts.quiesce:
             return
-        with self.story.stage("quiesce") as actions:
+        with self._stage("quiesce") as actions:
             actions.extend(f"{name}: not asked for its requests, its network is its own" for name in sorted(apart))
             asks = {name: (where.engine, asker(where.host, where.port, None)) for name, where in up.items()}
             outcomes = quiesce(asks, self.timeouts.quiesce)
@@ -407,14 +416,15 @@ class Drain:
     def _stop(self, plan: Plan) -> None:
         if not plan.stop:
             return
-        with self.story.stage("stop units") as actions:
+        with self._stage("stop units") as actions:
             began = time.monotonic()
             waiting = {name: self.snapshot.units[name].unit for name in plan.stop}
             deadlines = {
                 name: began + min(self.timeouts.of(unit), math.inf if name in self.came_up else LOADING_GRACE)
                 for name, unit in waiting.items()
             }
-            self.journal.send(f"Stopping {', '.join(plan.stop)}: {self.hold.reason}", units=" ".join(plan.stop))
+            for name in plan.stop:
+                self._note(f"stop {name}: {self.hold.reason}", "stop", unit=name)
             self.units.stop(plan.stop)
             # What its unit does not take with it is stopped by its runtime.
             run = {managed.owner.identifier for managed in self.snapshot.managed.values() if managed.unit in plan.stop}
@@ -457,7 +467,7 @@ class Drain:
         if spared:
             actions.append(f"{unit.name} was not killed: pid {min(spared)} in its cgroup is protected")
             return
-        self.journal.send(f"Killing the cgroup of {unit.name}: it did not stop in time", unit=unit.name)
+        self._note(f"kill the cgroup of {unit.name}: it did not stop in time", "kill", unit=unit.name, signal="SIGKILL")
         cgroup_kill(unit.control_group)
 
     # --- containers and users' units ----------------------------------------------------------------------------------
@@ -468,9 +478,9 @@ class Drain:
         if not waiting:
             return
         self.tried.update(map(_instance, waiting))
-        with self.story.stage("stop containers and users' units") as actions:
+        with self._stage("stop containers and users' units") as actions:
             for managed in waiting:
-                self.journal.send(f"Stopping {managed.owner}: {self.hold.reason}", owner=str(managed.owner))
+                self._note(f"stop {managed.owner}: {self.hold.reason}", "stop", owner=str(managed.owner))
             with ThreadPoolExecutor(max_workers=len(waiting)) as pool:
                 for stopped in pool.map(self._stop_one, waiting):
                     self.story.stopped_owners.append(stopped)
@@ -508,15 +518,12 @@ class Drain:
             self._end_all("end processes", members, term, {pid: item.why for pid, item in by_pid.items()})
 
     def _end_all(self, stage: str, processes: list[Process], term: set[int], why: Mapping[int, str]) -> None:
-        with self.story.stage(stage) as actions, Ending(processes) as ending:
+        with self._stage(stage) as actions, Ending(processes) as ending:
 
             def told(name: str, pinned: Pinned) -> None:
                 process = pinned.process
-                self.journal.send(
-                    f"{name} to {process.comm} (pid {process.pid}): {why[process.pid]}",
-                    target_pid=str(process.pid),
-                    signal=name,
-                )
+                message = f"{name} to {process.comm} (pid {process.pid}): {why[process.pid]}"
+                self._note(message, "signal", target_pid=process.pid, start=process.start, signal=name)
 
             ending.end(term, self.timeouts.term, self.timeouts.kill, told)
             self.story.ended.extend(ending.ended)
@@ -531,7 +538,7 @@ class Drain:
     # --- proof --------------------------------------------------------------------------------------------------------
 
     def _prove(self, plan: Plan) -> bool:
-        with self.story.stage("release") as actions:
+        with self._stage("release") as actions:
             did_something = bool(self.story.stopped_units or self.story.stopped_owners or self.story.ended)
             watch = release_watch(
                 self.probe,

@@ -21,9 +21,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._holders import read_process
+from ansible_collections.gpuops.inference.plugins.module_utils._masking import printable
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
     HOLDS,
     KEPT_HOLDS,
@@ -95,10 +96,23 @@ class Hold:
     @property
     def words(self) -> str:
         origin = f" from {self.controller}" if self.controller not in ("", "local", f"sudo by {self.who}") else ""
-        return f"held since {local_time(self.since)} by {self.who}{origin}: {self.reason} ({self.end})"
+        return printable(f"held since {local_time(self.since)} by {self.who}{origin}: {self.reason} ({self.end})", 1000)
 
     def __str__(self) -> str:
         return f"{self.unit} is {self.words}"
+
+
+def _hold_of(data: Mapping[str, Any], unit: str) -> Hold:
+    """TypeError or ValueError where the data are no hold's of this unit."""
+    hold = Hold(**data)
+    if hold.unit != unit:
+        raise ValueError(f"unit is {hold.unit!r}")
+    for name, like in asdict(Hold("", "", "", 0.0)).items():
+        value = getattr(hold, name)
+        right = 0 <= value < 1e11 if isinstance(like, float) else isinstance(value, type(like))
+        if not right:
+            raise ValueError(f"{name} is {value!r}")
+    return hold
 
 
 def local_time(moment: float) -> str:
@@ -277,8 +291,8 @@ class Holds:
             data = read_json(path)
             if data is not None:
                 try:
-                    return Hold(**data)
-                except TypeError as error:
+                    return _hold_of(data, unit)
+                except (TypeError, ValueError) as error:
                     raise RecordError(
                         f"{path} is no hold of this release ({error}); look at it, then remove it"
                     ) from error

@@ -132,11 +132,14 @@ def wait_channel(pid: int, proc: Path = PROC) -> str:
     return "" if text == "0" else text
 
 
+_PENDING = re.compile(r"^S(?:ig|hd)Pnd:\s([0-9a-f]+)$", re.MULTILINE)
+
+
 def sigkill_pending(pid: int, proc: Path = PROC) -> bool:
     """Whether SIGKILL was sent and the process (any thread of it) has not died of it."""
     try:
         with open(f"{proc}/{pid}/status", encoding="utf-8", errors="replace") as stream:
-            masks = [int(line.split()[1], 16) for line in stream if line.startswith(("SigPnd:", "ShdPnd:"))]
+            masks = [int(mask, 16) for mask in _PENDING.findall(stream.read())]
     except (FileNotFoundError, ProcessLookupError):
         return False
     return any(mask & (1 << 8) for mask in masks)

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 # This module util is PRIVATE to the collection; it can change in any release.
-"""Entries in the host's journal with fields of their own: `journalctl GPUOPS_ACTION=signal` finds every signal sent."""
+"""Entries in the host's journal with fields of their own: `journalctl GPUOPS_ACTION=signal` finds every signal sent.
+
+The actions are stage, stop, kill, signal and end of a drain, and phase of a pivot.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Optional
 
+from ansible_collections.gpuops.inference.plugins.module_utils._masking import printable
+
 SYSTEM_UNIT = "unit"
 USER_UNIT = "user unit"
 CONTAINER = "container"
@@ -44,16 +46,18 @@ class Owner:
     """What people call a container or a pod."""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}".rstrip() + (f" ({self.label})" if self.label else "")
+        # Users may call their cgroups and their containers anything.
+        return printable(f"{self.kind} {self.name}".rstrip() + (f" ({self.label})" if self.label else ""))
 
     def as_dict(self) -> dict[str, str]:
-        return {"kind": self.kind, "name": self.name, "label": self.label, "instead": self.instead}
+        shown = {"kind": self.kind, "name": self.name, "label": self.label, "instead": self.instead}
+        return {key: printable(value) for key, value in shown.items()}
 
     @property
     def instead(self) -> str:
         """The command with which an operator ends what it answers for; '' where there is none."""
         build = _INSTEAD.get(self.kind)
-        return build(self) if build else ""
+        return printable(build(self)) if build else ""
 
 
 OWNED_BY_NOBODY = Owner(NOBODY, "")

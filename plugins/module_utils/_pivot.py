@@ -19,6 +19,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._backup import fo
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import select_gpus
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import DROP_IN_NAME
+from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
     BACKUPS,
@@ -198,6 +199,7 @@ class PivotRecord:
         check: bool,
         gpus: Sequence[str] = ("all",),
         observer: Callable[[Units, Sequence[str], Sequence[str]], Scene] = observe,
+        journal: Optional[Journal] = None,
     ) -> None:
         self._units = units
         self._named = list(named)
@@ -206,6 +208,7 @@ class PivotRecord:
         self._observer = observer
         self._lock_timeout = lock_timeout
         self._check = check
+        self._journal = journal
 
     def show(self, production_unit: str) -> Result:
         """What runs, what is production, and what an earlier pivot left. Read-only."""
@@ -251,7 +254,7 @@ class PivotRecord:
             else:
                 record = self._new_record(record, run, target, scene)
             if not self._check:
-                write_json(self._path, record)
+                self._write(record)
             return {
                 "changed": False,
                 "run": run,
@@ -280,7 +283,7 @@ class PivotRecord:
         record = _in_phase(record, name)
         if cause:
             record["causes"] = [*record["causes"], {"phase": name, "cause": cause}]
-        write_json(self._path, record)
+        self._write(record)
         return {**result, "record": self._summary(record)}
 
     def restore(self, run: str) -> Result:
@@ -295,7 +298,7 @@ class PivotRecord:
             result = {"start": start, "run": record["run"], "record": self._summary(record)}
             if self._check:
                 return {**result, "changed": True, "files": [], "msg": f"would restore {', '.join(before)}"}
-            write_json(self._path, _in_phase(record, "rolling_back"))
+            self._write(_in_phase(record, "rolling_back"))
             now_units = self._units.show(list(before))
             changed = []
             for name, unit in before.items():
@@ -333,7 +336,7 @@ class PivotRecord:
                     line = f"{target} already runs and is the enabled engine unit: nothing to do"
                     return {**result, "changed": False, "story": [line, *told], "msg": line}
                 record = _in_phase({**record, "target": target}, "ready")
-                write_json(self._path, record)
+                self._write(record)
             for verb, unit in moves:
                 (self._units.enable if verb == "enable" else self._units.disable)(unit)
             if record is None:
@@ -345,7 +348,7 @@ class PivotRecord:
             }
             for name in ("rolled_back",) if backward else ("enabled", "done"):
                 record = _in_phase(record, name)
-                write_json(self._path, record)
+                self._write(record)
             story = _back_story(record, told, dependents) if backward else _forth_story(record, told, moves)
             return {
                 **result,
@@ -379,6 +382,17 @@ class PivotRecord:
         kept = ("id", "target", "outgoing", "phase", "phases", "causes", "stages", "backups")
         return {"path": str(self._path), **{key: record[key] for key in kept}}
 
+    def _write(self, record: Mapping[str, Any]) -> None:
+        write_json(self._path, record)
+        if self._journal is not None:
+            self._journal.send(
+                f"pivot to {record['target']}: {record['phase']}",
+                action="phase",
+                phase=record["phase"],
+                pivot=record["id"],
+                controller=record["by"]["controller"],
+            )
+
     def _own(self, run: str) -> dict[str, Any]:
         record = read_json(self._path)
         if not unfinished(record) or record is None:
@@ -397,7 +411,7 @@ class PivotRecord:
             raise TransactionError("no pivot was left unfinished on this host: there is nothing to put back")
         record = {**record, "run": uuid.uuid4().hex[:8], "by": whoami("restore")}
         if not self._check:
-            write_json(self._path, record)
+            self._write(record)
         return record
 
     def _new_record(self, last: Optional[Mapping[str, Any]], run: str, target: str, scene: Scene) -> dict[str, Any]:

@@ -555,7 +555,7 @@ def _refusals(
             command = f" (`{owner.instead}`)" if owner.instead else ""
             instead = f"ask its owner to end it{command}, or pass `foreign: end`"
             if restarts(owner):
-                instead += f"; if {owner.name} is there to run an engine, name it in `units`"
+                instead += f"; if {printable(owner.name)} is there to run an engine, name it in `units`"
             refusals.append(f"{where} held by {who}, {item.why}: {instead}")
         elif item.cls == PROTECTED and item.unit in stop:
             if item.unit in said:
@@ -606,9 +606,10 @@ def _restarters(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[str]:
             continue
         launcher = _launcher(item.seen.process.pid, snapshot)
         if launcher is not None and restarts(owner) and launcher.owner == owner:
-            starter = f"pid {launcher.process.pid} ({command_text(launcher)[:60]}) of {owner.name}"
+            name = printable(owner.name)
+            starter = f"pid {launcher.process.pid} ({command_text(launcher)[:60]}) of {name}"
             yield (
-                f"{_who(item)} was started by {starter}, which may start it again: name {owner.name} in `units`, "
+                f"{_who(item)} was started by {starter}, which may start it again: name {name} in `units`, "
                 "or pass `force: true` to end the engine alone"
             )
 

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.gpuops.inference.plugins.module_utils._masking import printable
+
 PROC = Path("/proc")
 
 _LISTEN = "0A"
@@ -31,7 +33,7 @@ class Listener:
         if not self.pid:
             return "a process that cannot be seen from here"
         unit = self.cgroup.rstrip("/").rpartition("/")[2]
-        return f"{self.comm} (pid {self.pid}" + (f", {unit})" if unit else ")")
+        return printable(f"{self.comm} (pid {self.pid}" + (f", {unit})" if unit else ")"))
 
 
 def listeners(port: int, host: str = "0.0.0.0", proc: Path = PROC) -> list[Listener]:

@@ -410,7 +410,7 @@ class Probe:
                 answers[answer["item"]] = answer["value"]
         except _UnansweredError as error:
             failure = str(error)
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             failure = f"pid {child.pid} answers nonsense: {excerpt(repr(line))}"
         return answers, failure
 
@@ -457,7 +457,8 @@ class Probe:
             self._discard(child)
             if NVML_SYSTEM not in answers:
                 return GpuReading()
-        elif answers.get(NVML_SYSTEM, {}).get("error") == "LIBRARY_NOT_FOUND":
+        system = answers.get(NVML_SYSTEM)
+        if not failure and isinstance(system, dict) and system.get("error") == "LIBRARY_NOT_FOUND":
             self._step(explain("LIBRARY_NOT_FOUND"))
             return None
         return reading_from_nvml(answers)

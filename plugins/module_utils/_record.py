@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import pwd
+import signal
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -66,6 +67,12 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
+
+
+def outlive_connection() -> None:
+    """From here on a connection that is cut does not end this call: what it began has deadlines of its own."""
+    for number in (signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
@@ -144,7 +151,7 @@ def read_json(path: Path) -> Optional[dict[str, Any]]:
         return None
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is damaged ({error}); look at it, then move it away") from error
     if not isinstance(found, dict):
         raise RecordError(f"{path} is damaged (no JSON object); look at it, then move it away")

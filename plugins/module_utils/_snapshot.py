@@ -51,7 +51,13 @@ from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
     restarts,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
-from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, Units, cgroup_pids
+from ansible_collections.gpuops.inference.plugins.module_utils._units import (
+    Unit,
+    Units,
+    UnitsError,
+    cgroup_pids,
+    systemd_runs,
+)
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PROBE_TIMEOUT = 30.0
@@ -406,7 +412,14 @@ def _nvml_users(
 
 
 def load_units(units: Units, named: Collection[str] = ()) -> dict[str, Unit]:
-    """Every service in systemd's memory, and the named ones. UnitsError where systemd cannot answer."""
+    """Every service in systemd's memory, and the named ones. UnitsError where systemd cannot answer.
+
+    Where systemd does not run at all nothing is a unit, which is no obstacle to the rest.
+    """
+    if not systemd_runs():
+        if named:
+            raise UnitsError(f"systemd does not run on this host, so that {', '.join(sorted(named))} cannot be a unit")
+        return {}
     loaded = units.all_services()
     missing = [name for name in named if name not in loaded]
     return {**loaded, **units.show(missing)} if missing else loaded

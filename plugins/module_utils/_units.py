@@ -189,7 +189,7 @@ def _unit(block: _Block) -> Unit:
 
     def number(name: str) -> int:
         value = text(name)
-        return int(value) if value.isdigit() else 0
+        return int(value) if re.fullmatch("[0-9]{1,20}", value) else 0
 
     commands = _EXEC_ARGV.search(text("ExecStart"))
     return Unit(
@@ -255,7 +255,7 @@ def parse_duration(text: str) -> float:
         return float("inf")
     total = 0.0
     for word in text.split():
-        match = re.match(r"([0-9.]+)([a-z]*)$", word)
+        match = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?)([a-z]*)", word)
         if not match or (match.group(2) or "us") not in _SECONDS:
             raise UnitsError(f"systemd printed a time span we cannot read: {text[:64]!r}")
         total += float(match.group(1)) * _SECONDS[match.group(2) or "us"]
@@ -321,6 +321,11 @@ class Units:
             said = " ".join((done.err or done.out).split())[:256] or f"exit status {done.rc}"
             raise UnitsError(f"`systemctl {shlex.join(arguments)[:200]}` failed: {said}")
         return done.out
+
+
+def systemd_runs(directory: Path = Path("/run/systemd/system")) -> bool:
+    """Whether systemd is this host's service manager, as sd_booted(3) tells."""
+    return directory.is_dir()
 
 
 # --- cgroup v2 --------------------------------------------------------------------------------------

@@ -420,6 +420,7 @@ def main() -> None:
         purpose=params["hold_for"],
         over_reboot=params["hold_over_reboot"],
     )
+    journal = Journal()
     began = time.monotonic()
     try:
         with Lock(LOCK, params["lock_timeout"], who["command"]), Probe() as probe:
@@ -429,7 +430,7 @@ def main() -> None:
                 probe,
                 Units(),
                 Holds(),
-                Journal(),
+                journal,
                 hold,
                 cut_requests=params["on_quiesce_timeout"] == "proceed",
             )
@@ -440,7 +441,7 @@ def main() -> None:
             if not refused and not module.check_mode:
                 try:
                     drain.act(plan, params["keep_hold"])
-                except (NotQuietError, UnitsError, RecordError) as stopped:
+                except (NotQuietError, GpuSelectionError, UnitsError, RecordError, HoldError) as stopped:
                     # Told with everything done so far: what was stopped is stopped.
                     error = str(stopped)
             result = drain_result(drain, plan, before, refused, error, params["keep_hold"], module.check_mode)
@@ -448,8 +449,16 @@ def main() -> None:
             result["record"] = None
             if result["changed"] and not module.check_mode:
                 record = RECORDS / f"{time.strftime('%Y%m%dT%H%M%S')}-drain-{os.getpid()}.json"
-                write_json(record, {**who, "reason": params["reason"], **result})
-                result["record"] = str(record)
+                try:
+                    write_json(record, {**who, "reason": params["reason"], **result})
+                    result["record"] = str(record)
+                except RecordError as lost:
+                    # What was done is worth more than the file that tells of it.
+                    module.warn(f"there is no record of this drain: {lost}")
+                told = result["msg"].partition("\n")[0]
+                journal.send(f"drain ended: {told}", action="end", record=result["record"], **who)
+                if journal.warning:
+                    module.warn(journal.warning)
     except (GpuSelectionError, UnitsError, RecordError, HoldError) as failure:
         module.fail_json(msg=str(failure))
     if refused or error or not (drain.story.released or module.check_mode):

@@ -18,8 +18,8 @@ description:
   - Where the failed unit would go on for nothing (a crash loop, an engine that hangs with its memory held), it is
     stopped. A start that is merely slow or stalled is left as it is; the next run joins it.
   - While it waits, one line for each phase is printed on the controller, with how long the last good start of the
-    same command line took. Where the output is a terminal, loaded shards are counted as well. Interrupting the playbook does not
-    interrupt the host. The next run says so and joins the start.
+    same command line took. Where the output is a terminal, loaded shards are counted as well. Interrupting the
+    playbook does not interrupt the host. The next run says so and joins the start.
   - The key that clients must show is read on the host from the unit's C(EnvironmentFile). It is never a parameter
     and never part of a result.
 author:
@@ -230,7 +230,6 @@ held:
 
 import os
 import re
-import signal
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -238,6 +237,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.inference.plugins.module_utils._background import in_background
 from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults, rights_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import PROGRESS
+from ansible_collections.gpuops.inference.plugins.module_utils._record import outlive_connection
 from ansible_collections.gpuops.inference.plugins.module_utils._serving import Host, Order, Service
 
 # What is done within this many seconds is returned at once.
@@ -274,8 +274,7 @@ def main() -> None:
             module.exit_json(goes_on={"pid": pid, "path": str(path)})
     else:
         if not module.check_mode:
-            # A connection that is cut must not leave a crash loop behind: we end by our own deadlines.
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            outlive_connection()
         result = Service(Host(), order).run()
     if result["failed"]:
         module.fail_json(**result)

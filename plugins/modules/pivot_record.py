@@ -254,9 +254,10 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import HoldError
+from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults, rights_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._pivot import PHASES, STATES, PivotRecord
-from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, outlive_connection
 from ansible_collections.gpuops.inference.plugins.module_utils._serving import Host, Order, Service
 from ansible_collections.gpuops.inference.plugins.module_utils._transaction import TransactionError
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
@@ -264,7 +265,11 @@ from ansible_collections.gpuops.inference.plugins.module_utils._units import Uni
 
 def run_module(module: AnsibleModule) -> dict[str, Any]:
     params = module.params
-    pivot = PivotRecord(Units(), params["units"], params["lock_timeout"], module.check_mode, params["gpus"])
+    pivot = PivotRecord(
+        Units(), params["units"], params["lock_timeout"], module.check_mode, params["gpus"], journal=Journal()
+    )
+    if params["state"] != "show":
+        outlive_connection()
     if params["state"] == "begin":
         return pivot.begin(params["target"], params["allow_no_rollback"])
     if params["state"] == "phase":
