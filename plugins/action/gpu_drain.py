@@ -10,6 +10,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from ansible_collections.gpuops.inference.plugins.plugin_utils._reach import ReachAction
+from ansible_collections.gpuops.inference.plugins.plugin_utils._told import told
 
 display = Display()
 
@@ -19,6 +20,7 @@ class ActionModule(ReachAction):
         result = super().act(task_vars)
         # A failure's message is printed by every callback; a success's by none.
         if not result.get("failed"):
+            host = task_vars.get("inventory_hostname", "")
             for line in str(result.get("msg", "")).splitlines():
-                display.display(f"{task_vars.get('inventory_hostname', '')}: {line}")
+                display.display(told(f"{host}: {line}", host))
         return result

@@ -16,6 +16,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.gpuops.inference.plugins.module_utils._background import has_result, result_of
 from ansible_collections.gpuops.inference.plugins.plugin_utils._reach import ReachAction
+from ansible_collections.gpuops.inference.plugins.plugin_utils._told import told
 
 # The host answers at the next change, or after this long: no connection is silent longer.
 _SILENCE = 30
@@ -48,12 +49,13 @@ class Lines:
 
     def line(self, text: str, moment: float) -> str:
         """The line to print for what a host told, '' for none. moment is in seconds on any clock."""
-        told = json.loads(text) if text.startswith('{"unit"') else {}
-        if not told or (told["phase"] == self._phase and not (self._terminal and moment - self._at >= self._pace)):
+        news = json.loads(text) if text.startswith('{"unit"') else {}
+        if not news or (news["phase"] == self._phase and not (self._terminal and moment - self._at >= self._pace)):
             return ""
-        self._phase, self._at = told["phase"], moment
-        rest = f", {told['rest']}" if told["rest"] else ""
-        return f"{self._host}: {told['unit']}: {told['status']} ({told['seconds']:.0f} s{rest})"
+        self._phase, self._at = news["phase"], moment
+        rest = f", {news['rest']}" if news["rest"] else ""
+        line = f"{self._host}: {news['unit']}: {news['status']} ({news['seconds']:.0f} s{rest})"
+        return told(line, self._host, news["status"])
 
 
 class ActionModule(ReachAction):
