@@ -62,7 +62,6 @@ class CallbackModule(CallbackBase):
         self._ask = self._display.prompt_until
         self._display.display = self._on_display
         self._display.prompt_until = self._on_prompt
-        atexit.register(self._end)
 
     # --- what Ansible tells
 
@@ -70,8 +69,12 @@ class CallbackModule(CallbackBase):
         with self._lock:
             self._erase()
             self._fleet = Fleet(Path(str(playbook._file_name)).stem.replace("_", " "), time.monotonic())
-        if self._live and not self._over.is_set():
+            self._over.clear()
+        if self._live:
             threading.Thread(target=self._tick, daemon=True).start()
+        # Only now, so that it comes before what others, the report among them, have to say at the very end.
+        atexit.unregister(self._end)
+        atexit.register(self._end)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         self._tell(self._fleet.finish_batch(time.monotonic()))
@@ -212,7 +215,11 @@ class CallbackModule(CallbackBase):
             data = data[os.write(sys.stdout.fileno(), data) :]
 
     def _end(self) -> None:
-        """Ctrl-C, or the normal end: what stands there last stays."""
-        if os.getpid() == self._process:
-            self._draw()
+        """Ctrl-C, an error of Ansible's own, or the normal end, after which there is nothing to tell."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            self._erase()
             self._over.set()
+        for name in [host.name for host in self._fleet.hosts.values() if host.at_work]:
+            self._tell(self._fleet.finish(name, "unfinished", time.monotonic()))

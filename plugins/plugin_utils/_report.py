@@ -28,7 +28,7 @@ BAD = ("unfinished", "rolled_back", "unreachable", "failed")
 COLLECTION = "gpuops.inference"
 RUNNING, FINISHED, INTERRUPTED = "running", "finished", "interrupted"
 """Of a run. One that was killed outright still says that it is running."""
-CUT_OFF = "the run ended while this host was at work, which finishes the stage it is in: run the same command again"
+CUT_OFF = "interrupted at work, it finishes the stage that it is in: run the same command again"
 
 _LONGEST_TEXT = 40
 """Lines of a cause or a log."""
@@ -101,6 +101,7 @@ class Story:
     unreachable: bool = False
     failure: str = ""
     failed_task: str = ""
+    calls: dict[str, Any] = field(default_factory=dict)
     stages: list[dict[str, Any]] = field(default_factory=list)
     drains: list[dict[str, Any]] = field(default_factory=list)
     drain_times: list[float] = field(default_factory=list)
@@ -145,6 +146,9 @@ class Story:
             self.drain_times.append(began)
         if doing.module == "inference_service" and result.get("failed"):
             self.log = _list(result.get("log")) or self.log
+        called = _mapping(_mapping(result.get("invocation")).get("module_args"))
+        if doing.module in _GPU_STAGES and called:
+            self.calls[doing.module] = {name: value for name, value in called.items() if value is not None}
         if doing.module == "pivot_record":
             self.record = _mapping(result.get("record")) or self.record
             self.lines = _list(result.get("story")) or self.lines
@@ -168,9 +172,7 @@ class Story:
             self._add_stage(doing.phase, began, now - began, [])
 
     def _add_stage(self, name: str, began: float, seconds: float, actions: Iterable[Any]) -> None:
-        self.stages.append(
-            {"name": name, "began": began, "seconds": seconds, "actions": list(actions), "back": self.back}
-        )
+        self.stages.append(_stage(name, began, seconds, actions, self.back))
 
     # --- what it came to
 
@@ -186,8 +188,14 @@ class Story:
             return ("rolled_back" if self.record.get("phase") == "rolled_back" else "failed"), self.failure
         return ("done", "") if self.began is not None else ("not_begun", "")
 
-    def as_dict(self, state: str) -> dict[str, Any]:
+    def as_dict(self, state: str, now: float) -> dict[str, Any]:
         outcome, cause = self.came_to(state)
+        stages = list(self.stages)
+        if outcome == "unfinished":
+            self.ended = now
+            if self.at_work and self.at_work[0].phase:
+                doing, since = self.at_work
+                stages.append(_stage(doing.phase, since, now - since, ["not finished"], self.back))
         given = self.outcome
         began = _number(given.get("began")) or self.began or 0.0
         seconds = _number(given.get("seconds")) or (self.ended - began if began else 0.0)
@@ -206,7 +214,7 @@ class Story:
             "serving": given.get("serving"),
             "stages": [
                 {**stage, "began": round(max(stage["began"] - began, 0.0), 3), "seconds": round(stage["seconds"], 3)}
-                for stage in self.stages
+                for stage in stages
             ]
             if began
             else [],
@@ -224,7 +232,7 @@ class Story:
             "story": _list(given.get("story")) or self.lines,
             "records": [str(item["record"]) for item in drains if item.get("record")],
             "versions": self.versions,
-            "values": self.values,
+            "values": {**self.values, **self.calls},
         }
 
     def _memory(self, began: float) -> list[dict[str, Any]]:
@@ -281,7 +289,7 @@ class Run:
     def as_dict(self, now: float, state: str) -> dict[str, Any]:
         """The document."""
         told = _mapping(self.result.get("run"))
-        hosts = [story.as_dict(state) for story in self.hosts.values()]
+        hosts = [story.as_dict(state, now) for story in self.hosts.values()]
         counts = {name: sum(host["outcome"] == name for host in hosts) for name in OUTCOMES}
         document = {
             "schema": SCHEMA,
@@ -368,6 +376,10 @@ def shown_values(variables: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in sorted(variables.items())
         if name.startswith("gpuops_")
     }
+
+
+def _stage(name: str, began: float, seconds: float, actions: Iterable[Any], back: bool) -> dict[str, Any]:
+    return {"name": name, "began": began, "seconds": seconds, "actions": list(actions), "back": back}
 
 
 def _gpus(drains: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026 gpuops.inference contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A headless Chromium, driven over its debugging pipe: messages in JSON, a NUL after each. Needs Chromium, no library."""
+"""A headless Chromium, driven over its debugging pipe: messages in JSON, a NUL after each. No library is needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIMIT = 120.0
 
 
 class Browser:
-    """One browser with one page. `complaints` has what the console and the network log said, `asked` what was loaded."""
+    """One browser with one page. `complaints` is what the console and the log said, `asked` what was loaded."""
 
     def __init__(self) -> None:
         program = shutil.which("chromium") or shutil.which("google-chrome")
@@ -30,7 +30,7 @@ class Browser:
         there, self._to = os.pipe()
         self._from, back = os.pipe()
         self._process = subprocess.Popen(
-            # The browser reads from descriptor 3 and writes to 4. As root it has no sandbox; it opens our own pages only.
+            # It reads from descriptor 3 and writes to 4. Root has no sandbox to offer, and the pages are our own.
             ["sh", "-c", f'exec "$@" 3<&{there} 4>&{back}', "sh", program, "--headless=new", "--no-sandbox",
              "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
              "--remote-debugging-pipe", f"--user-data-dir={self._profile.name}", "about:blank"],

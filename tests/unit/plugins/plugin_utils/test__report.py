@@ -1,0 +1,282 @@
+# Copyright (c) 2026 gpuops.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpuops.inference.plugins.plugin_utils._report import (
+    FINISHED,
+    INTERRUPTED,
+    OUTCOMES,
+    RUNNING,
+    Run,
+    clean,
+    secret_values,
+    shown_values,
+    summary_lines,
+)
+from ansible_collections.gpuops.inference.plugins.plugin_utils._report_page import page
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import report_cases as cases
+
+SCHEMA = json.loads((Path(__file__).parents[4] / "docs/report.schema.json").read_text())
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def document(run: Run, end: float = cases.BEGAN + 60, state: str = FINISHED) -> dict[str, Any]:
+    """As it is read back: what JSON cannot hold fails here."""
+    told: dict[str, Any] = json.loads(json.dumps(run.as_dict(end, state), allow_nan=False))
+    jsonschema.validate(told, SCHEMA, format_checker=jsonschema.FormatChecker())
+    return told
+
+
+def outcomes(told: dict[str, Any]) -> dict[str, str]:
+    return {host["host"]: host["outcome"] for host in told["hosts"]}
+
+
+def one(tell: Any) -> dict[str, Any]:
+    run = Run("pivot_to_sglang", cases.BEGAN, cases.FACTS)
+    tell(run, "gpu-1")
+    run.see_end(set() if tell is cases.went_well else {"gpu-1"}, set())
+    return dict(document(run)["hosts"][0])
+
+
+# --- the document -------------------------------------------------------------------------------------------------
+
+
+def test_every_outcome_is_told_and_counted() -> None:
+    told = document(*cases.fleet(6, "gpu-{}"))
+    assert outcomes(told) == {
+        "gpu-0": "done",
+        "gpu-1": "failed",
+        "gpu-2": "rolled_back",
+        "gpu-3": "unreachable",
+        "gpu-4": "failed",
+        "gpu-5": "not_begun",
+    }
+    assert told["counts"] == {"done": 1, "not_begun": 1, "rolled_back": 1, "unreachable": 1, "failed": 2}
+
+
+def test_the_schema_names_exactly_what_is_written() -> None:
+    told = document(*cases.fleet())
+    properties = SCHEMA["properties"]
+    assert set(told) == set(properties)
+    assert set(told["run"]) == set(properties["run"]["properties"])
+    for host in told["hosts"]:
+        assert set(host) == set(properties["hosts"]["items"]["properties"])
+    assert properties["hosts"]["items"]["properties"]["outcome"]["enum"] == list(OUTCOMES)
+
+
+def test_stages_follow_each_other_on_the_hosts_own_clock() -> None:
+    stages = one(cases.went_well)["stages"]
+    assert [stage["name"] for stage in stages][:3] == ["preflight", "plan", "hold"]
+    assert [stage["name"] for stage in stages][-3:] == ["starting", "loading weights", "answering"]
+    ends = [stage["began"] + stage["seconds"] for stage in stages]
+    assert all(end <= stage["began"] + 0.01 for end, stage in zip(ends, stages[1:]))
+
+
+def test_the_way_back_is_told_apart_and_its_drain_counts_last() -> None:
+    host = one(cases.came_back)
+    assert host["outcome"] == "rolled_back"
+    names = [stage["name"] for stage in host["stages"] if stage["back"]]
+    assert "release" in names and "answering" in names
+    assert len(host["records"]) == 2
+    assert len(host["ended"]) == 16
+    assert host["log"][1] == cases.LOADING
+    assert [sample["seconds"] for sample in host["memory_samples"]] == sorted(
+        sample["seconds"] for sample in host["memory_samples"]
+    )
+
+
+def test_who_was_ended_comes_with_what_the_plan_knew_of_it() -> None:
+    ended = one(cases.went_well)["ended"][3]
+    assert ended["signal"] == "SIGTERM"
+    assert (ended["why"], ended["gpus_used"]) == ("an engine's worker, its launcher is gone", [3])
+
+
+def test_a_gpu_that_is_not_free_keeps_its_verdict() -> None:
+    host = one(cases.stuck)
+    assert host["released"] is False
+    assert {gpu["index"]: (gpu["after_mib"], gpu["verdict"]) for gpu in host["gpus"]}["3"] == (41000, "unkillable")
+    assert host["survivors"][0]["waits_in"] == "uvm_spin"
+
+
+def test_a_failure_that_was_rescued_is_none() -> None:
+    run = Run("drain", cases.BEGAN, cases.FACTS)
+    cases.stuck(run, "gpu-1")
+    run.see_end(set(), set())
+    assert outcomes(document(run)) == {"gpu-1": "done"}
+
+
+def test_who_was_at_work_when_the_run_was_interrupted_is_told_so() -> None:
+    run = Run("pivot_to_sglang", cases.BEGAN, cases.FACTS)
+    run.see_start("gpu-1", cases.DRAIN, cases.BEGAN + 1)
+    run.host("gpu-2")
+    told = document(run, state=INTERRUPTED)
+    assert outcomes(told) == {"gpu-1": "unfinished", "gpu-2": "not_begun"}
+    assert "run the same command again" in told["hosts"][0]["cause"]
+    assert document(run, state=RUNNING)["hosts"][0]["cause"] == ""
+
+
+def test_what_the_gate_says_outranks_what_was_seen() -> None:
+    run = Run("drain", cases.BEGAN, cases.FACTS)
+    cases.went_well(run, "gpu-1")
+    gate = cases.Doing("Tell", "gpuops.inference.summary")
+    result = {
+        "run": {"playbook": "drain", "what": "drain", "settings": {"max_failed": 1}},
+        "counts": {},
+        "stopped": "one host failed, and gpuops_max_failed is 1",
+        "resume": "run the same command again",
+        "hosts": [
+            {"host": "gpu-1", "outcome": "failed", "cause": "lost", "phase": "soak", "began": 0, "seconds": 0},
+            {"host": "gpu-2", "outcome": "skipped", "cause": "drained already"},
+        ],
+    }
+    run.see_result("gpu-1", gate, "ok", result, cases.BEGAN + 200)
+    told = document(run)
+    assert outcomes(told) == {"gpu-1": "failed", "gpu-2": "skipped"}
+    assert told["run"]["stopped"].startswith("one host failed")
+    assert told["hosts"][0]["gpus"], "what was seen is still there"
+
+
+def test_an_outcome_kept_as_a_fact_is_taken_though_the_run_is_interrupted() -> None:
+    run = Run("drain", cases.BEGAN, cases.FACTS)
+    cases.went_well(run, "gpu-1")
+    fact = {"ansible_facts": {"fleet_outcome": {"host": "gpu-1", "outcome": "done", "cause": ""}}}
+    run.see_result("gpu-1", cases.Doing("Keep it", "ansible.builtin.set_fact"), "ok", fact, cases.BEGAN + 200)
+    assert outcomes(document(run, state=INTERRUPTED)) == {"gpu-1": "done"}
+
+
+def test_the_summary_ends_with_who_needs_somebody_and_why() -> None:
+    lines = summary_lines(document(*cases.fleet(6, "gpu-{}")))
+    assert len(lines) == 6
+    assert lines[0].startswith("gpu-0  done")
+    assert [line.split()[0] for line in lines[-2:]] == ["gpu-1", "gpu-4"]
+    assert "GPU 3 is held by pid 1141" in lines[-2]
+
+
+@given(JSON)
+def test_whatever_a_host_answers_makes_a_valid_document_and_a_page(answer: Any) -> None:
+    keys = [*cases.drained(), "log", "story", "record", "ansible_facts", "invocation", "results", "msg"]
+    result = {**dict.fromkeys(keys, answer), "failed": True}
+    run = Run("drain", cases.BEGAN, cases.FACTS)
+    tell = cases.Teller(run, "gpu-1")
+    for doing in (cases.DRAIN, cases.START, cases.TURN, cases.FINISH):
+        tell(doing, result, 1, "failed")
+    assert page(document(run))
+
+
+# --- what is not told ---------------------------------------------------------------------------------------------
+
+
+def test_secrets_are_in_neither_file() -> None:
+    variables = {
+        "gpuops_vllm_secrets": {"VLLM_API_KEY": "correct-horse"},
+        "gpuops_layout_overrides": {"environment": {"HF_TOKEN": "hf_abcdefghijklmnopqrst"}},
+        "gpuops_reason": "the key is correct-horse",
+        "ansible_password": "never",
+    }
+    run = Run("drain", cases.BEGAN, cases.FACTS)
+    run.secrets = secret_values(variables)
+    run.host("gpu-1").values = shown_values(variables)
+    tell = cases.Teller(run, "gpu-1")
+    said = "started with --api-key correct-horse and sk-abcdefghijklmnopqr"
+    tell(cases.START, {**cases.BROKEN, "msg": said}, 1, "failed")
+    told = document(run)
+    both = json.dumps(told) + page(told)
+    assert not [text for text in ("correct-horse", "hf_abc", "sk-abc", "never") if text in both]
+    assert told["hosts"][0]["values"]["gpuops_vllm_secrets"] == ["VLLM_API_KEY"]
+
+
+@given(st.text(max_size=200))
+def test_what_a_terminal_would_obey_is_escaped(text: str) -> None:
+    assert all(line.isprintable() for line in clean(text).split("\n"))
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+HOSTILE = st.text(min_size=1, max_size=40) | st.sampled_from(
+    [
+        "<script>alert(1)</script>", "' onmouseover='alert(1)", '" style="x', "</pre></details>", "<!--",
+        "]]>", "&lt;b&gt;", "</style><img src=x>", "\x1b[31m\u202e{{ 7*7 }}", "javascript:alert(1)", "\ud800", "\x00",
+    ]
+)  # fmt: skip
+
+
+class Skeleton(HTMLParser):
+    """The elements of a page and their attributes' names, and its texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, ...]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, *(name for name, dummy in attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        self.found.append(("comment", data))
+
+
+def hostile_page(text: str) -> str:
+    result: dict[str, Any] = cases.drained("leaked", 500)
+    result.update(msg=text, refusals=[text], problems=[text], held_units=[text], driver_version=text, record=text)
+    for item in (*result["ended"], *result["left_alone"], *result["survivors"], *result["processes"]):
+        item.update({key: text for key in ("name", "command", "why", "signal", "class", "waits_in") if key in item})
+    for gpu in result["gpus_before"]:
+        gpu["name"] = text
+    for verdict in result["verdicts"].values():
+        verdict.update(verdict=text, why=text)
+    result["stages"] = [{"name": text, "seconds": 1.0, "actions": [text]}]
+    run = Run(text, cases.BEGAN, {**cases.FACTS, "by": text, "limit": text})
+    tell = cases.Teller(run, text)
+    tell(cases.DRAIN, result, 9, "failed")
+    tell(cases.START, {**cases.BROKEN, "log": [text]}, 9, "failed")
+    tell(cases.FINISH, {"story": [text]}, 1)
+    run.hosts[text].values = {"gpuops_reason": text}
+    return page(document(run))
+
+
+@given(HOSTILE)
+def test_hostile_text_is_text(text: str) -> None:
+    # A blank is still text, but some of the page leaves out what is empty.
+    told, plain = Skeleton(hostile_page(f"a{text}")), Skeleton(hostile_page("a"))
+    elements = [item for item in told.found if item[0] not in ("dt", "dd")]
+    assert elements == [item for item in plain.found if item[0] not in ("dt", "dd")]
+
+
+def test_a_hostile_name_is_shown_as_it_is() -> None:
+    assert "a<script>alert(1)</script>" in Skeleton(hostile_page("a<script>alert(1)</script>")).texts
+
+
+def test_the_page_fetches_nothing_and_runs_nothing() -> None:
+    told = Skeleton(page(document(*cases.fleet())))
+    names = {name for item in told.found for name in item[1:]}
+    assert not names & {"src", "srcset", "action", "background", "poster"}
+    assert not [name for name in names if name.startswith("on")]
+    assert not {item[0] for item in told.found} & {"script", "link", "img", "iframe", "object", "form"}
+
+
+def test_no_verdict_is_told_by_its_colour_alone() -> None:
+    texts = Skeleton(page(document(*cases.fleet(6, "gpu-{}")))).texts
+    assert {"free", "unkillable", "✓ done", "✕ failed", "↩ rolled back", "○ not begun"} <= set(texts)
