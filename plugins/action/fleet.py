@@ -17,6 +17,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.gpuops.inference.plugins.plugin_utils import _fleet
 from ansible_collections.gpuops.inference.plugins.plugin_utils._ledger import Ledger
+from ansible_collections.gpuops.inference.plugins.plugin_utils._told import told
 
 display = Display()
 
@@ -54,7 +55,7 @@ class ActionModule(ActionBase):
         cause = arguments.get("cause") or (_fleet.plain(seen) if outcome else "")
         self._note("look", outcome=outcome, serving=_fleet.serves(seen), cause=cause)
         if outcome == "skipped":
-            display.display(f"{self._host}: {cause}: skipped")
+            display.display(told(f"{self._host}: {cause}: skipped", self._host))
         return {"gpuops_outcome": {"outcome": outcome, "cause": cause}} if outcome else {}
 
     def _plan(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +79,7 @@ class ActionModule(ActionBase):
         why = _fleet.refusal(plan, hosts, self._host, variables["ansible_play_batch"], self._now)
         self._note("gate", go=not why, cause=why)
         if why:
-            display.display(f"{self._host}: not begun: {why}")
+            display.display(told(f"{self._host}: not begun: {why}", self._host))
             return {"go": False, "gpuops_outcome": {"outcome": "not_begun", "cause": why}}
         return {"go": True, "soak": plan.soak if self._host in plan.canaries else 0}
 
@@ -92,12 +93,12 @@ class ActionModule(ActionBase):
         return {"gpuops_outcome": {"outcome": end.outcome, "cause": end.cause}, "serving": end.serving}
 
     def _tell(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        told = _fleet.tell(*self._known(variables), self._now)
-        if told["stopped"]:
-            display.display(f"no further host was begun: {told['stopped']}")
-        if told["resume"]:
-            display.display(told["resume"])
-        return told
+        end = _fleet.tell(*self._known(variables), self._now)
+        if end["stopped"]:
+            display.display(f"no further host was begun: {end['stopped']}")
+        if end["resume"]:
+            display.display(end["resume"])
+        return end
 
     def _wait(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         if not self._task.check_mode:

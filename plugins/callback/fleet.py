@@ -91,7 +91,7 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_ok(self, result: Any) -> None:
         doing = doing_of(result.task)
-        if doing.module == "ansible.builtin.debug" and not doing.role:
+        if doing.module == "ansible.builtin.debug" and doing.role in ("", "fleet"):
             text = result.result.get("msg")
             for line in text if isinstance(text, list) else [text]:
                 self._display.display(f"{printable(result.host.name)}: {printable(str(line), _LONGEST_LINE)}")
@@ -126,15 +126,16 @@ class CallbackModule(CallbackBase):
     # --- what is shown of it
 
     def _see(self, result: Any) -> None:
-        before = {name for name, host in self._fleet.hosts.items() if host.outcome}
+        over = {name for name, host in self._fleet.hosts.items() if host.outcome}
         lines = self._fleet.see_result(result.host.name, doing_of(result.task), result.result, time.monotonic())
-        if result.host.name not in before and self._fleet.hosts[result.host.name].outcome:
-            self._tell(lines[-1:])
-        else:
-            self._change(lines)
+        folded = [host.folded() for name, host in self._fleet.hosts.items() if host.outcome and name not in over]
+        self._tell([line for line in lines if line in folded])
+        self._change([line for line in lines if line not in folded])
 
     def _tell_failure(self, result: Any, outcome: str) -> None:
-        """In full, and once: the way back and the end of the run repeat it."""
+        """In full, and once: the end of a fleet's run repeats it."""
+        if doing_of(result.task).role == "fleet" and result.task.action.endswith("fail"):
+            return
         told = result.result
         text = str(told.get("msg") or told.get("censored") or "no reason given")
         extra = [f"| {line}" for line in told.get("log") or []]

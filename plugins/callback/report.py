@@ -174,12 +174,11 @@ class CallbackModule(CallbackBase):
 
     def _finish(self, state: str) -> None:
         document = self._write(state)
-        told = bool(self._run and self._run.result)
         self._run = None
-        if document and not told:
-            self._display.display("\n" + "\n".join(summary_lines(document)))
+        if document:
+            self._display.display("\n".join(["", *summary_lines(document)]))
         if document and self._directory:
-            self._display.display(f"{'' if told else chr(10)}Report: {self._directory / 'index.html'}")
+            self._display.display(f"\nReport: {self._directory / 'index.html'}")
 
     def _at_exit(self) -> None:
         if self._run and os.getpid() == self._process:

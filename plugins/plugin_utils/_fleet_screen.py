@@ -114,10 +114,12 @@ class Fleet:
             free = sum(isinstance(told, Mapping) and told.get("verdict") == "free" for told in verdicts.values())
             host.gpus = f"{free}/{len(verdicts)}"
             lines.append(f"{host.label}: {host.gpus} GPUs released")
-        facts = result.get("ansible_facts")
-        outcome = facts.get("fleet_outcome") if isinstance(facts, Mapping) else None
-        if isinstance(outcome, Mapping):
-            lines += self.finish(name, str(outcome.get("outcome")), now)
+        if result.get("go") is True and doing.module == "fleet":
+            host.began, host.phase, host.gpus = now, "", ""
+        given = {name: result.get("gpuops_outcome"), **_mapping(result.get("gpuops_outcomes"))}
+        for about, outcome in given.items():
+            if _mapping(outcome).get("outcome"):
+                lines += self.finish(str(about), str(outcome["outcome"]), now)
         return lines
 
     def finish(self, name: str, outcome: str, now: float) -> list[str]:
@@ -132,9 +134,11 @@ class Fleet:
     def finish_batch(self, now: float, last: bool = False) -> list[str]:
         """A play or a batch of it is over, and with it whoever did more than look. last: so is the run."""
         lines = []
-        for host in list(self.hosts.values()):
-            if host.at_work and (last or host.failure or host.phase not in LOOKING):
+        for host in [host for host in self.hosts.values() if host.at_work]:
+            if last or host.failure or host.phase not in LOOKING:
                 lines += self.finish(host.name, "failed" if host.failure else "done", now)
+            else:
+                host.began = None
         return lines
 
     # --- the screen
@@ -157,6 +161,10 @@ class Fleet:
         parts = [f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count]
         parts += [f"{working} at work"] * bool(working) + [f"{waiting} waiting"] * bool(waiting)
         return f"{printable(self.title)}  {now - self.began:.0f} s  " + ", ".join(parts)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def text_width(text: str) -> int:

@@ -48,8 +48,11 @@ _PHASES = {
     "sglang": "deploy",
 }
 """What a host does, by module or role."""
-_ACTING = ("drain", "pivot", "preflight", "engine", "vllm", "sglang")
+_ACTING = ("drain", "pivot", "preflight", "engine", "vllm", "sglang", "fleet")
 """Roles whose tasks make a run worth a report: a look at the status is none."""
+
+_SETTINGS = ("serial", "max_failed", "max_unavailable", "canaries", "soak", "deadline")
+"""Of a fleet's plan."""
 
 _GPU_STAGES = ("gpu_drain", "inference_service")
 """Modules that tell their own stages; others are as long as their task."""
@@ -98,6 +101,7 @@ class Story:
     at_work: Optional[tuple[Doing, float]] = None
     back: bool = False
     changed: bool = False
+    let_through: bool = False
     unreachable: bool = False
     failure: str = ""
     failed_task: str = ""
@@ -122,21 +126,26 @@ class Story:
         """kind is ok, failed, unreachable or skipped."""
         began = self.at_work[1] if self.at_work and self.at_work[0].name == doing.name else now
         self.at_work = None
-        facts = result.get("ansible_facts")
-        outcome = facts.get("fleet_outcome") if isinstance(facts, Mapping) else None
-        if isinstance(outcome, Mapping):
-            self.outcome = outcome
+        if doing.module == "fleet":
+            self._see_gate(result, now)
         if kind == "skipped":
             return
         if self.began is not None:
             self.ended = now
-        if kind == "unreachable":
-            self.unreachable, self.failed_task = True, doing.name
-            self.failure = _message(result)
-        elif kind == "failed":
+        # Once the gate has its word, the play fails by it, which is no news.
+        if kind in ("failed", "unreachable") and not self.outcome:
+            self.unreachable = kind == "unreachable"
             self.failed_task, self.failure = doing.name, _message(result)
         self.changed = self.changed or (doing.acts and bool(result.get("changed")))
         self._keep(doing, result, began, now)
+
+    def _see_gate(self, result: Mapping[str, Any], now: float) -> None:
+        """What the gate of a fleet says of this host."""
+        self.outcome = _mapping(result.get("gpuops_outcome")) or self.outcome
+        if result.get("go") is True:
+            # What was seen when all hosts were looked at is long ago, and is looked at again.
+            self.let_through, self.began = True, now
+            self.stages, self.drains, self.drain_times = [], [], []
 
     def _keep(self, doing: Doing, result: Mapping[str, Any], began: float, now: float) -> None:
         if doing.phase:
@@ -176,10 +185,12 @@ class Story:
 
     # --- what it came to
 
-    def came_to(self, state: str) -> tuple[str, str]:
-        """The outcome and its cause."""
+    def came_to(self, state: str, gated: bool) -> tuple[str, str]:
+        """The outcome and its cause. gated: in this run, a host is begun when the gate lets it through."""
         if self.outcome:
             return str(self.outcome.get("outcome")), str(self.outcome.get("cause") or "")
+        if gated and not self.let_through:
+            return ("unreachable" if self.unreachable else "not_begun"), self.failure
         if self.unreachable:
             return "unreachable", self.failure
         if state != FINISHED and self.began is not None:
@@ -188,30 +199,23 @@ class Story:
             return ("rolled_back" if self.record.get("phase") == "rolled_back" else "failed"), self.failure
         return ("done", "") if self.began is not None else ("not_begun", "")
 
-    def as_dict(self, state: str, now: float) -> dict[str, Any]:
-        outcome, cause = self.came_to(state)
+    def as_dict(self, state: str, now: float, gated: bool = False) -> dict[str, Any]:
+        outcome, cause = self.came_to(state, gated)
         stages = list(self.stages)
         if outcome == "unfinished":
             self.ended = now
             if self.at_work and self.at_work[0].phase:
                 doing, since = self.at_work
                 stages.append(_stage(doing.phase, since, now - since, ["not finished"], self.back))
-        given = self.outcome
-        began = _number(given.get("began")) or self.began or 0.0
-        seconds = _number(given.get("seconds")) or (self.ended - began if began else 0.0)
-        drains = self.drains or [item for item in [_mapping(given.get("drain"))] if "gpus_before" in item]
-        look = _mapping(given.get("look"))
+        began, drains = self.began or 0.0, self.drains
         return {
             "host": self.name,
             "outcome": outcome if outcome in OUTCOMES else "failed",
             "cause": cause,
-            "phase": str(given.get("phase") or ""),
-            "task": str(given.get("task") or (self.failed_task if outcome in BAD else "")),
-            "changed": bool(given.get("changed", self.changed)),
+            "task": self.failed_task if outcome in BAD else "",
+            "changed": self.changed,
             "began": _iso(began),
-            "seconds": max(round(seconds, 1), 0.0),
-            "serving_before": given.get("serving_before"),
-            "serving": given.get("serving"),
+            "seconds": max(round(self.ended - began, 1), 0.0) if began else 0.0,
             "stages": [
                 {**stage, "began": round(max(stage["began"] - began, 0.0), 3), "seconds": round(stage["seconds"], 3)}
                 for stage in stages
@@ -224,12 +228,12 @@ class Story:
             "stopped_units": _mappings(_joined(drains, "stopped_units")),
             "ended": [_with_reason(item, drains) for item in _mappings(_joined(drains, "ended"))],
             "left_alone": _mappings(_joined(drains[-1:], "left_alone")),
-            "refusals": _joined(drains or [look], "refusals"),
+            "refusals": _joined(drains, "refusals"),
             "survivors": _mappings(_joined(drains[-1:], "survivors")),
             "held_units": _joined(drains[-1:], "held_units"),
             "problems": self.problems,
-            "log": (_list(given.get("log")) or self.log)[-_LONGEST_TEXT:],
-            "story": _list(given.get("story")) or self.lines,
+            "log": self.log[-_LONGEST_TEXT:],
+            "story": self.lines,
             "records": [str(item["record"]) for item in drains if item.get("record")],
             "versions": self.versions,
             "values": {**self.values, **self.calls},
@@ -258,7 +262,9 @@ class Run:
     """Who ran it, with which versions, and how."""
     hosts: dict[str, Story] = field(default_factory=dict)
     acted: bool = False
-    result: Mapping[str, Any] = field(default_factory=dict)
+    gated: bool = False
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    told: Mapping[str, Any] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)
     """Values that are never shown."""
 
@@ -270,12 +276,15 @@ class Run:
         self.host(host).see_start(doing, now)
 
     def see_result(self, host: str, doing: Doing, kind: str, result: Mapping[str, Any], now: float) -> None:
-        if all(key in result for key in ("run", "counts", "hosts")):
-            # The gate's own account: it knows of hosts that no task ever ran on.
-            self.result = result
-            for outcome in _mappings(result["hosts"]):
-                self.host(str(outcome.get("host"))).outcome = outcome
-            return
+        if doing.module == "fleet":
+            self.gated = True
+            if doing.arguments.get("state") == "plan":
+                self.plan = result
+            if doing.arguments.get("state") == "tell":
+                # It knows of hosts that no task ever ran on.
+                self.told = result
+                for name, outcome in _mapping(result.get("gpuops_outcomes")).items():
+                    self.host(str(name)).outcome = _mapping(outcome)
         self.acted = self.acted or doing.acts
         self.host(host).see_result(doing, kind, result, now)
 
@@ -288,22 +297,21 @@ class Run:
 
     def as_dict(self, now: float, state: str) -> dict[str, Any]:
         """The document."""
-        told = _mapping(self.result.get("run"))
-        hosts = [story.as_dict(state, now) for story in self.hosts.values()]
+        hosts = [story.as_dict(state, now, self.gated) for story in self.hosts.values()]
         counts = {name: sum(host["outcome"] == name for host in hosts) for name in OUTCOMES}
         document = {
             "schema": SCHEMA,
             "version": VERSION,
             "run": {
-                "playbook": str(told.get("playbook") or self.playbook),
-                "what": str(told.get("what") or self.playbook.replace("_", " ")),
+                "playbook": self.playbook,
+                "what": self.playbook.replace("_", " "),
                 "began": _iso(self.began),
                 "ended": _iso(now),
                 "seconds": round(now - self.began, 1),
                 "state": state,
-                "stopped": str(self.result.get("stopped") or ""),
-                "resume": str(self.result.get("resume") or ""),
-                "settings": _mapping(told.get("settings")),
+                "stopped": str(self.told.get("stopped") or ""),
+                "resume": str(self.told.get("resume") or ""),
+                "settings": {name: self.plan[name] for name in _SETTINGS if self.plan.get(name) not in (None, [], 0)},
                 **self.facts,
             },
             "counts": {name: count for name, count in counts.items() if count},
@@ -400,7 +408,7 @@ def _gpus(drains: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "total_mib": _mib(memory.get("total")),
                 "before_mib": _mib(memory.get("used")),
                 "after_mib": _mib(after.get(index, {}).get("used")),
-                "verdict": str(verdict.get("verdict") or "not looked at"),
+                "verdict": str(verdict.get("verdict") or "not judged"),
                 "why": str(verdict.get("why") or gpu.get("error") or ""),
             }
         )

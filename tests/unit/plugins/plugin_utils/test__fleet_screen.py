@@ -66,10 +66,19 @@ def test_who_is_over_is_folded_into_one_line_and_counted() -> None:
     assert found.frame(80, 24, 12.0)[0] == "pivot to sglang  12 s  1 failed, 1 at work, 1 waiting"
 
 
-def test_the_gates_outcome_ends_a_host() -> None:
+GATE = Doing("Gate", "fleet", "fleet")
+
+
+def test_the_gate_begins_and_ends_a_host() -> None:
     found = fleet(1, 1)
-    fact = {"ansible_facts": {"fleet_outcome": {"outcome": "skipped"}}}
-    assert found.see_result("gpu-000.rack7.example.com", RECORD, fact, 5.0)[0].startswith("–")
+    name = "gpu-000.rack7.example.com"
+    found.see_result(name, GATE, {"go": True}, 100.0)
+    assert found.hosts[name].line(104.0, 30).split()[1:] == ["-", "4", "s"]
+    outcomes = {name: {"outcome": "rolled_back"}, "gpu-1": {"outcome": "not_begun"}}
+    assert found.see_result(name, GATE, {"gpuops_outcomes": outcomes}, 105.0) == [
+        f"↩ {name}  rolled back  5 s",
+        "○ gpu-1  not begun",
+    ]
 
 
 def test_a_look_at_all_hosts_ends_none_of_them() -> None:
@@ -77,9 +86,9 @@ def test_a_look_at_all_hosts_ends_none_of_them() -> None:
     found.see_start("a", CHECK, 1.0)
     found.see_start("b", DRAIN, 1.0, looks=True)
     assert found.finish_batch(2.0) == []
+    assert "2 waiting" in found.frame(80, 24, 2.0)[0]
     found.see_start("a", DRAIN, 3.0)
     assert [line[:3] for line in found.finish_batch(4.0)] == ["✓ a"]
-    assert [line[:3] for line in found.finish_batch(5.0, last=True)] == ["✓ b"]
 
 
 def test_only_changes_are_news() -> None:

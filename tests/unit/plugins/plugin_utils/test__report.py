@@ -133,33 +133,44 @@ def test_who_was_at_work_when_the_run_was_interrupted_is_told_so() -> None:
     assert document(run, state=RUNNING)["hosts"][0]["cause"] == ""
 
 
+def gate(state: str) -> cases.Doing:
+    return cases.Doing("Gate", "fleet", "fleet", {"state": state})
+
+
 def test_what_the_gate_says_outranks_what_was_seen() -> None:
     run = Run("drain", cases.BEGAN, cases.FACTS)
-    cases.went_well(run, "gpu-1")
-    gate = cases.Doing("Tell", "gpuops.inference.summary")
+    plan = {"hosts": ["gpu-1", "gpu-2"], "serial": [1], "max_failed": 1, "soak": 0}
+    run.see_result("gpu-1", gate("plan"), "ok", plan, cases.BEGAN)
+    run.see_result("gpu-1", gate("gate"), "ok", {"go": True}, cases.BEGAN)
+    cases.stuck(run, "gpu-1")
     result = {
-        "run": {"playbook": "drain", "what": "drain", "settings": {"max_failed": 1}},
-        "counts": {},
+        "gpuops_outcomes": {
+            "gpu-1": {"outcome": "unreachable", "cause": "lost"},
+            "gpu-2": {"outcome": "not_begun", "cause": "max_failed"},
+        },
         "stopped": "one host failed, and gpuops_max_failed is 1",
         "resume": "run the same command again",
-        "hosts": [
-            {"host": "gpu-1", "outcome": "failed", "cause": "lost", "phase": "soak", "began": 0, "seconds": 0},
-            {"host": "gpu-2", "outcome": "skipped", "cause": "drained already"},
-        ],
     }
-    run.see_result("gpu-1", gate, "ok", result, cases.BEGAN + 200)
+    run.see_result("gpu-1", gate("tell"), "ok", result, cases.BEGAN + 200)
+    run.see_end({"gpu-1"}, set())
     told = document(run)
-    assert outcomes(told) == {"gpu-1": "failed", "gpu-2": "skipped"}
+    assert outcomes(told) == {"gpu-1": "unreachable", "gpu-2": "not_begun"}
     assert told["run"]["stopped"].startswith("one host failed")
-    assert told["hosts"][0]["gpus"], "what was seen is still there"
+    assert told["run"]["settings"] == {"serial": [1], "max_failed": 1}
+    assert told["hosts"][0]["gpus"] and told["hosts"][0]["task"] == "Drain the GPUs", "what was seen is still there"
 
 
-def test_an_outcome_kept_as_a_fact_is_taken_though_the_run_is_interrupted() -> None:
+def test_a_host_that_was_only_looked_at_was_not_begun_when_the_run_was_interrupted() -> None:
     run = Run("drain", cases.BEGAN, cases.FACTS)
-    cases.went_well(run, "gpu-1")
-    fact = {"ansible_facts": {"fleet_outcome": {"host": "gpu-1", "outcome": "done", "cause": ""}}}
-    run.see_result("gpu-1", cases.Doing("Keep it", "ansible.builtin.set_fact"), "ok", fact, cases.BEGAN + 200)
-    assert outcomes(document(run, state=INTERRUPTED)) == {"gpu-1": "done"}
+    for host in ("gpu-1", "gpu-2", "gpu-3"):
+        cases.went_well(run, host)
+    run.see_result("gpu-2", gate("gate"), "ok", {"go": True}, cases.BEGAN + 300)
+    run.see_result("gpu-3", gate("gate"), "ok", {"go": True}, cases.BEGAN + 300)
+    end = {"gpuops_outcome": {"outcome": "done", "cause": ""}}
+    run.see_result("gpu-3", gate("end"), "ok", end, cases.BEGAN + 320)
+    told = document(run, cases.BEGAN + 330, INTERRUPTED)
+    assert outcomes(told) == {"gpu-1": "not_begun", "gpu-2": "unfinished", "gpu-3": "done"}
+    assert [host["seconds"] for host in told["hosts"]][1:] == [30, 20], "since the gate let them through"
 
 
 def test_the_summary_ends_with_who_needs_somebody_and_why() -> None:
