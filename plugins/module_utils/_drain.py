@@ -373,7 +373,11 @@ class Drain:
             text = f"pid {', '.join(pids[:3])} came back in {owner}"
             if restarts(owner):
                 unit = self.units.show([owner.name])[owner.name]
-                starters = self._starters(unit)
+                starters = [
+                    *self._starters(unit),
+                    *(f"{name} (OnSuccess=)" for name in unit.on_success_of),
+                    *(f"{name} (OnFailure=)" for name in unit.on_failure_of),
+                ]
                 if unit.restart not in ("", "no"):
                     starters.append(f"its own Restart={unit.restart}")
                 text += f", started by {' or '.join(starters)}" if starters else ""

@@ -97,7 +97,8 @@ def _lines(result: Mapping[str, Any], verdicts: Mapping[int, Verdict], error: st
     if check_mode:
         return ["would drain:", *(f"- {step}" for step in result["plan"])] if result["plan"] else ["nothing to do"]
     free = sum(verdict.verdict == FREE for verdict in verdicts.values())
-    head = f"{free} of {len(verdicts)} GPUs are free" if verdicts else "the GPUs were not looked at again"
+    are = "were" if result["respawned"] and free == len(verdicts) else "are"
+    head = f"{free} of {len(verdicts)} GPUs {are} free" if verdicts else "the GPUs were not looked at again"
     if result["stopped_units"] or result["stopped_owners"] or result["ended"] or result["survivors"] or error:
         spent: dict[str, float] = {}
         for stage in result["stages"]:

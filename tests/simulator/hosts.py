@@ -396,6 +396,11 @@ def create(name: str) -> Running:
     """A new host, booted."""
     label = f"--label=recipe={recipe(name)}"
     podman("run", "--detach", f"--name={container(name)}", label, *options(name), "/sbin/init")
+    return booted(name)
+
+
+def booted(name: str) -> Running:
+    """The host whose container was just started, once systemd has started everything."""
     (found,) = json.loads(podman("inspect", container(name)))
     # podman makes these outside of STATE; remembered for wipe()
     (STATE / "netns").mkdir(exist_ok=True)
@@ -583,6 +588,16 @@ def command_reset(args: argparse.Namespace) -> None:
         list(pool.map(lambda name: reset(must_run(name), args.serving), args.names))
 
 
+def command_reboot(args: argparse.Namespace) -> None:
+    """As after a power cut: files stay, all processes and whatever is in memory are gone."""
+    for name in args.names:
+        podman("stop", "--time=0", container(must_run(name)))
+        podman("start", container(name))
+        if not answers(booted(name), 30):
+            raise SimError(f"{name} is up again, but no SSH server answers")
+    write_inventory()
+
+
 def command_exec(args: argparse.Namespace) -> None:
     terminal = ["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else []
     argv = [*podman.command(), "exec", "--interactive", *terminal, container(must_run(args.name)), *args.command]
@@ -645,6 +660,7 @@ def main() -> None:
     sub = command("reset", command_reset, "bring running hosts back to the pristine state")
     names(sub)
     sub.add_argument("--serving", choices=("vllm", "sglang"), help="the production engine, enabled and ready")
+    names(command("reboot", command_reboot, "cut the hosts' power and boot them again"))
     sub = command("exec", command_exec, "run a command in a host as root", alone=False)
     sub.add_argument("name", choices=HOSTS)
     sub.add_argument("command", nargs="+")

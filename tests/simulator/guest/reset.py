@@ -150,6 +150,9 @@ def gpus(minors: list[int]) -> None:
         name = f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{host}.{index}')}"
         lines.append(f"{index} {name} 00000000:{BUSES[index]:02X}:00.0 {minor} {TOTAL_MIB} {RESERVED_MIB} {GPU_NAME}\n")
     (STATE / "gpus").write_text("".join(lines))
+    # /dev is empty after a reboot
+    nodes = "".join(f"d {ALLOCATIONS}/{index} 1777\n" for index in range(len(minors)))
+    Path("/etc/tmpfiles.d/gpusim.conf").write_text(nodes)
 
 
 def install() -> None:
