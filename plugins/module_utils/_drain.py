@@ -375,8 +375,9 @@ class Drain:
                 unit = self.units.show([owner.name])[owner.name]
                 starters = [
                     *self._starters(unit),
-                    *(f"{name} (OnSuccess=)" for name in unit.on_success_of),
-                    *(f"{name} (OnFailure=)" for name in unit.on_failure_of),
+                    *(f"the failure of {name}" for name in unit.on_failure_of),
+                    # systemd has forgotten a unit that stopped, and with it what was to follow.
+                    *(f"the end of {name}" for name, ours in self.planned.items() if owner.name in ours.on_success),
                 ]
                 if unit.restart not in ("", "no"):
                     starters.append(f"its own Restart={unit.restart}")

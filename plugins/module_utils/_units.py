@@ -115,7 +115,7 @@ class Unit:
     started: float
     """When its present or last activation began, on CLOCK_MONOTONIC; 0 for never."""
     on_failure_of: tuple[str, ...] = ()
-    on_success_of: tuple[str, ...] = ()
+    on_success: tuple[str, ...] = ()
     triggers: tuple[str, ...] = ()
     """What a socket, timer or path starts."""
     since_boot: bool = False
@@ -144,7 +144,7 @@ _PROPERTIES = (
     "Restart", "Result", "NRestarts", "InvocationID", "NeedDaemonReload", "TriggeredBy", "UpheldBy",
     "RequiredBy", "BoundBy", "OnFailure", "User", "Job", "ConditionResult", "AssertResult", "ExecMainCode",
     "ExecMainStatus",
-    "InactiveExitTimestampMonotonic", "OnFailureOf", "OnSuccessOf", "Triggers", "TimersMonotonic",
+    "InactiveExitTimestampMonotonic", "OnFailureOf", "OnSuccess", "Triggers", "TimersMonotonic",
 )  # fmt: skip
 
 _SINCE_BOOT = ("OnBootUSec", "OnStartupUSec", "OnActiveUSec")
@@ -226,7 +226,7 @@ def _unit(block: _Block) -> Unit:
         exec_main_status=number("ExecMainStatus"),
         started=number("InactiveExitTimestampMonotonic") / 1e6,
         on_failure_of=words("OnFailureOf"),
-        on_success_of=words("OnSuccessOf"),
+        on_success=words("OnSuccess"),
         triggers=words("Triggers"),
         since_boot=any(base in timer for timer in block.get("TimersMonotonic", []) for base in _SINCE_BOOT),
     )

@@ -149,6 +149,9 @@ units:
     enabled:
       description: Whether it starts at boot, as systemd calls it.
       type: str
+    answers:
+      description: Whether its engine says that it is well. That it serves, only a completion shows.
+      type: bool
     drift:
       description:
         - Where it is not what its files say, each with what to do about it. Files that changed and were not applied,
@@ -195,6 +198,10 @@ holds:
     triggers:
       description: The sockets, timers and paths that are held with it, and the state each was first seen in.
       type: dict
+last_drain:
+  description: The last drain that changed something, with when it was (C(at)), C(who), C(reason) and C(released).
+  returned: always
+  type: dict
 driver_version:
   description: Version of the kernel driver.
   returned: always
@@ -217,6 +224,7 @@ problems:
 import os
 import time
 from dataclasses import asdict
+from typing import Any, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -232,11 +240,12 @@ from ansible_collections.gpuops.inference.plugins.module_utils._environment impo
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import Holds
 from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults
-from ansible_collections.gpuops.inference.plugins.module_utils._paths import STARTS
+from ansible_collections.gpuops.inference.plugins.module_utils._paths import RECORDS, STARTS
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, make_plan
 from ansible_collections.gpuops.inference.plugins.module_utils._ports import strangers
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
-from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, read_start
+from ansible_collections.gpuops.inference.plugins.module_utils._ready import NoAnswer, Question, asker
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, read_json, read_start
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
     PROBE_TIMEOUT,
     EngineUnit,
@@ -245,6 +254,9 @@ from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import 
     take_snapshot,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
+
+HEALTH_TIMEOUT = 2.0
+"""Seconds for an engine's health on loopback: a look must not take long, and a busy engine answers late."""
 
 
 def drift(probe: Probe, snapshot: Snapshot) -> dict[str, list[str]]:
@@ -283,6 +295,29 @@ def unit_drift(
     return [str(difference) for difference in found]
 
 
+def answers(engine_unit: EngineUnit, snapshot: Snapshot) -> bool:
+    main = snapshot.seen.get(engine_unit.unit.main_pid)
+    where = serving(engine_unit.engine, main.argv if main is not None else engine_unit.unit.exec_start)
+    try:
+        return asker(where.host, where.port, None)(Question("/health", HEALTH_TIMEOUT)).status == 200
+    except NoAnswer:
+        return False
+
+
+def last_drain() -> Optional[dict[str, Any]]:
+    # The names begin with the time.
+    for path in sorted(RECORDS.glob("*-drain-*.json"), reverse=True)[:1]:
+        record = read_json(path) or {}
+        return {
+            "at": record.get("since", ""),
+            "who": record.get("user", ""),
+            "reason": record.get("reason", ""),
+            "released": record.get("released", False),
+            "record": str(path),
+        }
+    return None
+
+
 def main() -> None:
     module = AnsibleModule(argument_spec=GPU_ARGUMENTS, supports_check_mode=True)
     if faults := list(option_faults(module.params)):
@@ -309,6 +344,7 @@ def main() -> None:
             "active_state": engine_unit.unit.active_state,
             "sub_state": engine_unit.unit.sub_state,
             "enabled": engine_unit.unit.unit_file_state,
+            "answers": engine_unit.unit.active_state == "active" and answers(engine_unit, snapshot),
             "drift": drifted.get(name, []),
         }
         for name, engine_unit in sorted(snapshot.units.items())
@@ -327,6 +363,7 @@ def main() -> None:
         gpus=gpu_rows(plan.gpus),
         processes=process_rows(plan.judged),
         units=units,
+        last_drain=last_drain(),
         holds=[{**asdict(hold), "over": hold.over(time.time())} for hold in holds],
         **facts,
     )
