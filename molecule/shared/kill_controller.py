@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Start a playbook and kill it, all of it, the moment the record on a host shows a phase.
 
-    kill_controller.py HOST PHASE COMMAND...
+    kill_controller.py HOST RECORD PHASE COMMAND...
 
 Ends with 0 if it killed the command in that phase; the command's own end before that is a failure.
 """
@@ -22,21 +22,21 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 300.0
 
 
-def phase(host: str) -> str:
-    read = [ROOT / "tests/simulator/hosts", "exec", host, "--", "cat", "/var/lib/gpuops/pivot.json"]
+def phase(host: str, record: str) -> str:
+    read = [ROOT / "tests/simulator/hosts", "exec", host, "--", "cat", f"/var/lib/gpuops/{record}"]
     answer = subprocess.run(read, capture_output=True, check=False)
     return str(json.loads(answer.stdout)["phase"]) if answer.returncode == 0 and answer.stdout else ""
 
 
-def main(host: str, wanted: str, command: list[str]) -> int:
-    left_before = phase(host)
+def main(host: str, record: str, wanted: str, command: list[str]) -> int:
+    left_before = phase(host, record)
     deadline = time.monotonic() + LIMIT
     # A session of its own: its process group is the controller with all its workers, and nothing else.
     with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
         try:
             begun = False
             while time.monotonic() < deadline:
-                now = phase(host)
+                now = phase(host, record)
                 begun = begun or now != left_before
                 if begun and now == wanted:
                     os.killpg(child.pid, signal.SIGKILL)
@@ -49,11 +49,11 @@ def main(host: str, wanted: str, command: list[str]) -> int:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
             print(child.stdout.read().decode(errors="replace"))
-            print(f"{command[0]} never came to phase {wanted}; the record's phase is {phase(host) or 'none'}")
+            print(f"{command[0]} never came to phase {wanted}; the record's phase is {phase(host, record) or 'none'}")
             return 1
         finally:
             child.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    sys.exit(main(*sys.argv[1:4], sys.argv[4:]))

@@ -30,6 +30,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._engines import (
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._environment import (
     configured_key,
+    parse_assignments,
     read_environment,
     secrets_of,
 )
@@ -344,7 +345,8 @@ class Service:
                 "(`engine: vllm`)"
             )
         try:
-            variables = self._variables = read_environment(unit.environment_files)
+            self._variables = read_environment(unit.environment_files)
+            variables = {**parse_assignments(unit.environment), **self._variables}
             keys = [
                 *(variables.get(name) for name in ENGINES[engine].key_variables),
                 argument(unit.exec_start, "--api-key"),

@@ -11,6 +11,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.gpuops.inference.plugins.filter.flags_to_argv import flags_to_argv
+from ansible_collections.gpuops.inference.plugins.filter.holds_secret import holds_secret
 from ansible_collections.gpuops.inference.plugins.filter.layout_faults import layout_faults
 from ansible_collections.gpuops.inference.plugins.filter.resolve_layout import resolve_layout
 from ansible_collections.gpuops.inference.plugins.filter.systemd_environment import systemd_environment
@@ -60,3 +61,11 @@ def test_faults_as_text() -> None:
     assert layout_faults(LAYOUT, name="mine", overrides={"gpus": {"count": 2}}).startswith(
         "the layout mine cannot be used as written:\n- engines.vllm.flags: "
     )
+
+
+def test_a_unit_with_a_key_in_it_is_known() -> None:
+    for line in ('Environment="VLLM_API_KEY=hunter2"', "ExecStart=vllm serve /m --api-key hunter2", "HF_TOKEN=x"):
+        assert holds_secret(f"[Service]\n{line}\n")
+    ours = resolve_layout(LAYOUT, name="mine", secrets={"sglang": {"SGLANG_API_KEY": "x", "HF_TOKEN": "x"}})
+    for engine in ours["engines"].values():
+        assert not holds_secret(f"# Secrets: {', '.join(engine['secrets'])}\nExecStart={engine['exec_start']}\n")
