@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES, unknown_to, version_numbers
-from ansible_collections.gpuops.inference.plugins.plugin_utils._layout import LayoutError, resolve
+from ansible_collections.gpuops.inference.plugins.plugin_utils._layout import LayoutError, resolve, secret_files
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -145,6 +145,6 @@ def test_stubs_lose_no_flag(engine: str) -> None:
 @pytest.mark.parametrize("version", SGLANG)
 def test_sglang_reads_our_file_of_keys(version: str) -> None:
     keys = ["plain", "it's", 'a "b" c', "back\\slash\\n", "100% $HOME #1", "true", "8", "key: value", "{}", "éß"]
-    # As the role `engine` writes it.
-    answers = ask("sglang", version, *(f"api-key: {json.dumps(key, ensure_ascii=False)}\n" for key in keys))
+    engine = {"configuration": {"api-key": "KEY"}, "secrets_path": "/s", "configuration_path": "/c"}
+    answers = ask("sglang", version, *(secret_files(engine, {"KEY": key})["/c"] for key in keys))
     assert answers == [["--api-key", key] for key in keys]

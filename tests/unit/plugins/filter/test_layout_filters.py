@@ -14,10 +14,12 @@ from ansible_collections.gpuops.inference.plugins.filter.flags_to_argv import fl
 from ansible_collections.gpuops.inference.plugins.filter.holds_secret import holds_secret
 from ansible_collections.gpuops.inference.plugins.filter.layout_faults import layout_faults
 from ansible_collections.gpuops.inference.plugins.filter.resolve_layout import resolve_layout
+from ansible_collections.gpuops.inference.plugins.filter.secret_files import secret_files
 from ansible_collections.gpuops.inference.plugins.filter.systemd_environment import systemd_environment
 from ansible_collections.gpuops.inference.plugins.filter.systemd_exec_start import systemd_exec_start
 from ansible_collections.gpuops.inference.plugins.filter.systemd_words import systemd_words
 
+ENGINE: dict[str, Any] = {"configuration": {}, "secrets_path": "/s", "configuration_path": "/c"}
 LAYOUT: dict[str, Any] = {
     "model": {"path": "/models/m", "served_name": "m"},
     "gpus": {"count": 1, "memory_mib": 1},
@@ -29,6 +31,7 @@ def test_results() -> None:
     assert flags_to_argv({"tp-size": 8, "on": True}) == ["--tp-size", "8", "--on"]
     assert systemd_exec_start(["/bin/x", 8]) == ":/bin/x 8"
     assert systemd_words(["/a b", "/c"]) == '"/a b" /c'
+    assert secret_files({"A": "x"}, ENGINE) == {"/s": "A=x\n"}
     assert systemd_environment({"A": 1, "B": "$"}) == 'A=1\nB="\\$"\n'
     assert resolve_layout(LAYOUT, name="mine")["engines"]["vllm"]["argv"][:3] == [
         "/opt/vllm/bin/vllm",
@@ -46,6 +49,8 @@ def test_results() -> None:
         (lambda: systemd_exec_start(["x"]), "absolute path"),
         (lambda: systemd_words(["\ud800"]), "a word holds something that is no Unicode character"),
         (lambda: systemd_environment(["A"]), "needs a mapping"),
+        (lambda: secret_files(["A"], {}), "needs a mapping"),
+        (lambda: secret_files({"KEY": "hunter2\0"}, ENGINE), "KEY holds a control character"),
         (lambda: systemd_environment({"KEY": "hunter2\0"}), "KEY holds a control character"),
         (lambda: resolve_layout("x", name="mine"), "the layout mine is not a mapping"),
         (lambda: resolve_layout({}, name="mine"), "the layout mine cannot be used as written:\n- missing required"),

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import recognise_command, serving
-from ansible_collections.gpuops.inference.plugins.plugin_utils._layout import LayoutError, resolve
+from ansible_collections.gpuops.inference.plugins.plugin_utils._layout import LayoutError, resolve, secret_files
 
 SHIPPED = sorted((Path(__file__).parents[4] / "roles/layout/files").glob("*.yml"))
 
@@ -300,6 +300,14 @@ def test_the_keys_of_sglang_stand_in_a_file(kimi: dict[str, Any]) -> None:
     sglang = engines["sglang"]
     assert sglang["argv"][-2:] == ["--config", "/etc/gpuops/sglang.service.yaml"]
     assert sglang["configuration"] == {"api-key": "SGLANG_API_KEY"}
+    files = secret_files(sglang, secrets["sglang"])
+    assert files == {
+        "/etc/gpuops/sglang.service.secrets": "HF_TOKEN=hunter2\n",
+        "/etc/gpuops/sglang.service.yaml": 'api-key: "it\'s \\"$ecret\\" % 1"\n',
+    }
+    assert secret_files(engines["vllm"], {"VLLM_API_KEY": "x"}) == {
+        "/etc/gpuops/vllm.service.secrets": "VLLM_API_KEY=x\n"
+    }
     assert "$ecret" not in json.dumps(engines) and "hunter2" not in json.dumps(engines)
     assert "--config" not in engines["vllm"]["argv"] and "--config" not in resolved(kimi)["engines"]["sglang"]["argv"]
     for key in ("", "-rf", " x", "a\tb", "a\nb"):
