@@ -37,10 +37,12 @@ from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     Judged,
     Plan,
     Policy,
+    command_text,
     is_up,
     judge,
     make_plan,
     protection_of,
+    supervisors_of,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 from ansible_collections.gpuops.inference.plugins.module_utils._quiesce import quiesce
@@ -369,9 +371,19 @@ class Drain:
         for item in self.last_judged:
             if item.held & selected and item.seen.process.identity not in self.known:
                 newcomers.setdefault(item.seen.owner, []).append(str(item.seen.process.pid))
+        supervisors = supervisors_of(
+            [item for item in self.last_judged if item.seen.process.identity not in self.known],
+            self.snapshot,
+            self.policy,
+        )
         for owner, pids in newcomers.items():
             text = f"pid {', '.join(pids[:3])} came back in {owner}"
-            if restarts(owner):
+            mine = [
+                f"pid {seen.process.pid} ({command_text(seen)[:60]})" for seen in supervisors if seen.owner == owner
+            ]
+            if mine:
+                text += f", started by {mine[-1]}: `supervisors: end` ends that first"
+            elif restarts(owner):
                 unit = self.units.show([owner.name])[owner.name]
                 starters = [
                     *self._starters(unit),

@@ -102,7 +102,11 @@ def identified(owner: Owner, monitors: Mapping[str, Monitor], var: Path = VAR) -
         runtime = {"moby": DOCKER, "k8s.io": "cri"}.get(monitor.namespace, owner.runtime)
         owner = replace(owner, namespace=monitor.namespace, runtime=runtime, name=f"{runtime} {owner.identifier[:12]}")
     if owner.runtime == DOCKER:
-        label = str(_docker_config(owner.identifier, var).get("Name", "")).lstrip("/")
+        config = _docker_config(owner.identifier, var)
+        label = str(config.get("Name", "")).lstrip("/")
+        if service := ((config.get("Config") or {}).get("Labels") or {}).get("com.docker.swarm.service.name"):
+            # Its manager puts another in the place of one that was stopped.
+            return replace(owner, runtime="swarm", label=printable(str(service)))
     elif owner.runtime == NERDCTL:
         label = _nerdctl_name(owner.identifier, var)
     else:
@@ -164,7 +168,7 @@ def runs(argv: Sequence[str], owner: Owner, var: Path = VAR) -> Optional[bool]:
     if verb not in ("run", "start"):
         return False
     if name := _value(words, "--name"):
-        return name == owner.label
+        return name == owner.label if owner.label else None
     if verb == "start":
         return any(word == owner.label or (len(word) >= 12 and owner.identifier.startswith(word)) for word in words)
     if image := config.get("Image"):

@@ -65,19 +65,21 @@ OWNED_BY_NOBODY = Owner(NOBODY, "")
 
 def _stop_container(owner: Owner) -> str:
     short = owner.identifier[:12]
-    if owner.runtime == PODMAN and owner.uid is not None:
-        return f"sudo -u '#{owner.uid}' XDG_RUNTIME_DIR=/run/user/{owner.uid} podman stop {short}"
-    if owner.runtime in (DOCKER, PODMAN):
-        return f"{owner.runtime} stop {short}"
-    namespace = shlex.quote(owner.namespace or "default")
-    if owner.runtime == NERDCTL:
-        return f"nerdctl --namespace {namespace} stop {short}"
-    if owner.runtime == "containerd":
-        return f"ctr --namespace {namespace} task kill {owner.identifier}"
-    name = shlex.quote(owner.identifier)
-    return {"lxc": f"lxc-stop --name {name}", "machine": f"machinectl poweroff {name}"}.get(
-        owner.runtime, f"crictl stop {short}"
-    )
+    if owner.runtime in (DOCKER, PODMAN) and owner.uid is not None:
+        home = f"/run/user/{owner.uid}"
+        host = f" DOCKER_HOST=unix://{home}/docker.sock" if owner.runtime == DOCKER else ""
+        return f"sudo -u '#{owner.uid}' XDG_RUNTIME_DIR={home}{host} {owner.runtime} stop {short}"
+    namespace, name = shlex.quote(owner.namespace or "default"), shlex.quote(owner.identifier)
+    commands = {
+        DOCKER: f"docker stop {short}",
+        PODMAN: f"podman stop {short}",
+        NERDCTL: f"nerdctl --namespace {namespace} stop {short}",
+        "swarm": f"docker service scale {shlex.quote(owner.label)}=0",
+        "containerd": f"ctr --namespace {namespace} task kill {name}",
+        "lxc": f"lxc-stop --name {name}",
+        "machine": f"machinectl poweroff {name}",
+    }
+    return commands.get(owner.runtime, f"crictl stop {short}")
 
 
 def _delete_pod(owner: Owner) -> str:

@@ -443,7 +443,7 @@ def _unstoppable(managed: Managed) -> str:
         named = f", or name {unit} in `units`" if managed.engine else ""
         return f"it {may} run by {unit}, which would run it again: `systemctl stop {unit}`{named}"
     if owner.runtime not in RUNTIMES or (owner.uid is not None and managed.alive):
-        return f"its runtime is not ours to call: `{owner.instead}`"
+        return f"it is not ours to stop: `{owner.instead}`"
     return ""
 
 
@@ -453,30 +453,33 @@ def _to_be_stopped(judged: Iterable[Judged], snapshot: Snapshot) -> tuple[Manage
 
 
 def _supervisors(judged: Iterable[Judged], snapshot: Snapshot, policy: Policy) -> tuple[Seen, ...]:
-    """The ancestors of engines that are ended which may start them again: scripts, and programs made for it.
+    return supervisors_of([item for item in judged if item.action == "end" and item.cls != FOREIGN], snapshot, policy)
+
+
+def supervisors_of(judged: Iterable[Judged], snapshot: Snapshot, policy: Policy) -> tuple[Seen, ...]:
+    """The ancestors of engines started by hand which may start them again: scripts, and programs made for it.
 
     The walk ends at the first that is anything else: pid 1, the SSH server, a terminal, a shell somebody types into.
     """
     found: dict[int, Seen] = {}
-    members = {item.seen.process.pid for item in judged}
     for item in judged:
-        root = item.seen.process.pid
-        if item.action != "end" or item.cls == FOREIGN or item.group != f"pid {root}":
+        root = item.seen
+        if item.group != f"pid {root.process.pid}":
             continue
-        parent = snapshot.seen.get(item.seen.process.ppid)
-        chain: list[Seen] = []
-        while parent is not None and parent.process.pid not in members and _may_start_again(parent, snapshot, policy):
-            if parent in chain:
+        chain = [root]
+        while (parent := snapshot.seen.get(chain[-1].process.ppid)) and parent not in chain:
+            if not _may_start_again(parent, snapshot, policy):
                 break
             chain.append(parent)
-            parent = snapshot.seen.get(parent.process.ppid)
-        found.update((seen.process.pid, seen) for seen in reversed(chain))
+        found.update((seen.process.pid, seen) for seen in reversed(chain[1:]))
     return tuple(found.values())
 
 
 def _may_start_again(seen: Seen, snapshot: Snapshot, policy: Policy) -> bool:
     program = _program(seen)
-    if protection_of(seen, snapshot, policy) or restarts(seen.owner) or seen.owner.kind in (*MANAGED, *NEVER):
+    if protection_of(seen, snapshot, policy) or seen.recognition or seen.used or seen.uvm:
+        return False
+    if restarts(seen.owner) or seen.owner.kind in (*MANAGED, *NEVER):
         return False
     if program in SHELLS:
         parent = snapshot.processes.get(seen.process.ppid)

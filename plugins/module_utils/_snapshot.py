@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
@@ -34,7 +34,6 @@ from ansible_collections.gpuops.inference.plugins.module_utils._managed import (
     CLIENTS,
     MONITORS,
     Managed,
-    Monitor,
     find_monitors,
     identified,
     runs,
@@ -242,6 +241,8 @@ def _managed(
     see: Callable[[set[int]], dict[int, Seen]],
     cmdlines: Callable[[set[int]], Mapping[int, tuple[str, ...]]],
     named_units: Collection[str],
+    members: Callable[[str], Collection[int]] = cgroup_pids,
+    group_of: Callable[[int], str] = cgroup,
 ) -> dict[str, Managed]:
     """The containers and users' units of those who are seen. Names their owners in `seen`, and adds who else is in."""
     owners = {
@@ -254,48 +255,41 @@ def _managed(
     if any(owner.kind == CONTAINER for owner in owners):
         argvs = cmdlines({item.pid for item in others if item.comm in CLIENTS or item.comm.startswith(MONITORS)})
     monitors = find_monitors(argvs)
+    services = {pid: service.name for pid in argvs if restarts(service := owner_of(group_of(pid)))}
     named = {owner: identified(owner, monitors) for owner in owners}
     managed = {}
     for owner, known in named.items():
-        pids = cgroup_pids(owner.cgroup) if owner.kind != POD else set()
+        if owner.kind == POD:
+            continue
+        pids = set(members(owner.cgroup))
         seen.update(see(pids - set(seen)))
-        engines = [
-            item.recognition.engine for pid, item in seen.items() if pid in pids and item.recognition is not None
+        engines = [recognition.engine for pid in pids & set(seen) if (recognition := seen[pid].recognition)]
+        monitor = monitors.get(owner.identifier)
+        # A unit may run a container in the foreground: its main process is the monitor, or waits for the container.
+        verdicts = [
+            (service, True if monitor is not None and pid == monitor.pid else _is_client(argvs[pid], known))
+            for pid, service in services.items()
         ]
-        units, doubtful = _units_that_run(known, monitors.get(owner.identifier), argvs) if argvs else (set(), set())
-        doubtful_named = doubtful & set(named_units)
-        if owner.kind != POD:
-            managed[str(known)] = Managed(
-                owner=known,
-                pids=frozenset(pids),
-                engine=engines[0] if engines else "",
-                alive=owner.kind == USER_UNIT or owner.identifier in monitors,
-                alone=all(_belongs(pid, seen, processes, programs) for pid in pids),
-                unit=min(units or doubtful_named, default=""),
-                doubtful_unit="" if units or doubtful_named else min(doubtful, default=""),
-            )
+        units = {service for service, verdict in verdicts if verdict}
+        doubtful = {service for service, verdict in verdicts if verdict is None}
+        units = units or doubtful & set(named_units)
+        managed[str(known)] = Managed(
+            owner=known,
+            pids=frozenset(pids),
+            engine=engines[0] if engines else "",
+            alive=owner.kind == USER_UNIT or monitor is not None,
+            alone=all(_belongs(pid, seen, processes, programs) for pid in pids),
+            unit=min(units, default=""),
+            doubtful_unit="" if units else min(doubtful, default=""),
+        )
     for pid, item in seen.items():
         if item.owner in named:
             seen[pid] = replace(item, owner=named[item.owner])
     return managed
 
 
-def _units_that_run(
-    owner: Owner, monitor: Optional[Monitor], argvs: Mapping[int, tuple[str, ...]]
-) -> tuple[set[str], set[str]]:
-    """The services that run a container in the foreground: for sure, and perhaps."""
-    sure: set[str] = set()
-    perhaps: set[str] = set()
-    for pid, argv in argvs.items():
-        service = owner_of(cgroup(pid))
-        if not restarts(service):
-            continue
-        if monitor is not None and pid == monitor.pid:
-            sure.add(service.name)
-        elif argv and argv[0].rpartition("/")[2] == owner.runtime:
-            verdict = runs(argv, owner)
-            (sure if verdict else perhaps if verdict is None else set()).add(service.name)
-    return sure, perhaps
+def _is_client(argv: Sequence[str], owner: Owner) -> Optional[bool]:
+    return runs(argv, owner) if argv and argv[0].rpartition("/")[2] == owner.runtime else False
 
 
 def _belongs(pid: int, seen: Mapping[int, Seen], processes: Mapping[int, Process], programs: Mapping[int, str]) -> bool:

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 import sys
@@ -222,14 +223,17 @@ def bystanders(args: argparse.Namespace) -> Found:
 BOX = Path("/srv/box")
 BOUND = ("/usr", "/etc", "/opt", "/models", "/var", "/dev", "/home")
 # Of the host all but the network, its own files included: no image to fetch, and pids as the driver knows them.
-# No limits, for a simulated host has few of the cgroup controllers.
-BOXED = [
-    "--privileged",
-    "--pids-limit=0",
-    "--network=none",
-    "--pid=host",
-    *(f"--volume={top}:{top}" for top in BOUND),
-]
+# No limits, for a simulated host has few of the cgroup controllers, and no more rights than it can give away.
+BOXED = ["--pids-limit=0", "--network=none", "--pid=host", *(f"--volume={top}:{top}" for top in BOUND)]
+RIGHTS = {"podman": "--privileged", "docker": "--device-cgroup-rule=c *:* rwm"}
+NOTIFY = "Type=notify\nNotifyAccess=all\n"
+UNITS: dict[str, tuple[str, list[str]]] = {
+    "client": ("", []),
+    # As `podman generate systemd` and as quadlet write them.
+    "monitor": (NOTIFY, ["--detach", "--cgroups=no-conmon", "--sdnotify=conmon"]),
+    "quadlet": (f"{NOTIFY}Delegate=yes\nKillMode=mixed\n", ["--detach", "--cgroups=split", "--sdnotify=conmon"]),
+}
+"""What a unit says of its service, and to podman."""
 DOCKERD = """[Service]
 Type=notify
 ExecStart=/usr/sbin/dockerd -H unix:///run/docker.sock --bridge=none --iptables=false --storage-driver=vfs
@@ -256,14 +260,14 @@ def prepare_runtime(name: str) -> list[str]:
             shutil.rmtree(state, ignore_errors=True)
         roots = 'runroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n'
         Path("/etc/containers/storage.conf").write_text(f'[storage]\ndriver = "vfs"\n{roots}')
-        return [*BOXED, "--rootfs", str(BOX)]
+        return [RIGHTS[name], *BOXED, "--rootfs", str(BOX)]
     shutil.rmtree("/var/lib/docker", ignore_errors=True)
     Path("/run/systemd/system/docker.service").write_text(DOCKERD)
     runtime("systemctl", "daemon-reload")
     runtime("systemctl", "start", "docker.service")
     archive = subprocess.run(["tar", "-cC", str(BOX), "."], stdout=subprocess.PIPE, check=True).stdout
     subprocess.run(["docker", "import", "-", "box"], input=archive, check=True, stdout=subprocess.DEVNULL)
-    return [*BOXED, "box"]
+    return [RIGHTS[name], *BOXED, "box"]
 
 
 def container(args: argparse.Namespace) -> Found:
@@ -276,11 +280,11 @@ def container(args: argparse.Namespace) -> Found:
     if args.unit == "":
         runtime(*run, "--detach", f"--restart={args.restart}", *how, *words)
     else:
-        kind = "Type=notify\nNotifyAccess=all\n" if args.unit == "monitor" else ""
-        run += ["--detach", "--cgroups=no-conmon", "--sdnotify=conmon"] if args.unit == "monitor" else []
+        kind, how_run = UNITS[args.unit]
+        line = shlex.join([*run, "--rm", *how_run, *how, *words])
         Path(f"/etc/systemd/system/{args.name}.service").write_text(
-            f"[Service]\n{kind}ExecStartPre=-/usr/bin/{args.runtime} rm --force {args.name}\n"
-            f"ExecStart={' '.join([*run, '--rm', *how, *words])}\nRestart=always\nRestartSec=1\n"
+            f"[Service]\n{kind}ExecStartPre=-/usr/bin/{args.runtime} rm --force {args.name}\nExecStart={line}\n"
+            "Restart=always\nRestartSec=1\n"
         )
         runtime("systemctl", "daemon-reload")
         runtime("systemctl", "start", f"{args.name}.service")
@@ -364,7 +368,7 @@ def main() -> None:
             scene.add_argument(
                 "--unit",
                 nargs="?",
-                choices=("client", "monitor"),
+                choices=tuple(UNITS),
                 const="client",
                 default="",
                 help="run by a unit, whose main process is the runtime's client, or podman's monitor",

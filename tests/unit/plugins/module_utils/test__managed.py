@@ -108,6 +108,15 @@ def test_the_client_that_runs_a_container_is_told_by_its_command_line(
     assert runs(line.split(), owner, tmp_path) is verdict
 
 
+def test_a_client_that_names_a_container_tells_nothing_of_one_whose_name_cannot_be_read() -> None:
+    assert runs("docker run --name llm image".split(), DOCKER, Path("/nonexistent")) is None
+
+
+def test_what_a_swarm_runs_is_the_swarms(tmp_path: Path) -> None:
+    docker_knows(tmp_path, {"Labels": {"com.docker.swarm.service.name": "llm"}})
+    assert identified(DOCKER, {}, tmp_path).instead == "docker service scale llm=0"
+
+
 def docker_knows(var: Path, config: dict[str, object]) -> None:
     directory = var / "lib/docker/containers" / ID
     directory.mkdir(parents=True)

@@ -265,6 +265,8 @@ def test_a_supervisor_that_is_protected_or_a_units_is_left() -> None:
     host = Host().process(90, LOOP, comm="bash", executable="/usr/bin/bash").vllm(name="", ppid=90)
     assert plan_of(host, policy).supervisors
     assert plan_of(host, replace(policy, protect=("90",))).supervisors == ()
+    computes = Host().process(90, ("python3", "/srv/keep.py"), uses=frozenset({0}))
+    assert plan_of(computes.vllm(name="", ppid=90), policy).supervisors == ()
     inside = Host().process(90, LOOP, executable="/usr/bin/bash", cgroup="/system.slice/keep.service")
     assert plan_of(inside.vllm(name="", ppid=90), policy).supervisors == ()
 
