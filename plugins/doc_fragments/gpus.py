@@ -24,7 +24,8 @@ options:
   protect:
     description:
       - Processes that are never ended, beside the collection's own table of management and monitoring programs.
-      - Each is a pid, the absolute path of an executable, or the name of the unit that owns the process.
+      - Each is a pid, the absolute path of an executable, the name of the unit that owns the process, or
+        C(container:NAME) (or a container's id) for all that is in a container.
     type: list
     elements: str
     default: []

@@ -18,7 +18,16 @@ from ansible_collections.gpuops.inference.plugins.module_utils._options import (
     "params",
     [
         {"timeout": 0, "gpu_count": 8, "stop_timeout": None, "force": True, "reason": "-1"},
-        {"protect": ["1", "/usr/bin/nvitop", "ssh.service", "session-4.scope", "jupyter.service of uid 1000"]},
+        {
+            "protect": [
+                "1",
+                "/usr/bin/nvitop",
+                "ssh.service",
+                "session-4.scope",
+                "jupyter.service of uid 1000",
+                "container:llm",
+            ]
+        },
         {"units": ["vllm", "sglang.service", "vllm@0.service"], "port": 65535},
     ],
 )
@@ -44,6 +53,7 @@ def test_numbers_that_nobody_can_mean(value: float) -> None:
         ("units", ["vllm.service\n"]),
         ("protect", ["nvitop"]),
         ("protect", ["bin/nvitop"]),
+        ("protect", ["container:"]),
         ("protect", [""]),
         ("port", 65536),
         ("port", 0),
