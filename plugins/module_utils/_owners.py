@@ -26,6 +26,10 @@ PODMAN = "podman"
 NERDCTL = "nerdctl"
 
 
+SSH_UNITS = ("ssh.service", "sshd.service")
+"""Without libpam-systemd every SSH session is in one of these."""
+
+
 @dataclass(frozen=True)
 class Owner:
     """`kind` is one of the constants above, `name` what an operator would type to address it."""
@@ -100,7 +104,8 @@ def _end_session(owner: Owner) -> str:
 
 
 _INSTEAD = {
-    SYSTEM_UNIT: lambda owner: f"systemctl stop {shlex.quote(owner.name)}",
+    # Never of the SSH server's: most of what is in it is somebody's session.
+    SYSTEM_UNIT: lambda owner: "" if owner.name in SSH_UNITS else f"systemctl stop {shlex.quote(owner.name)}",
     USER_UNIT: _stop_user_unit,
     CONTAINER: _stop_container,
     POD: _delete_pod,
@@ -189,10 +194,6 @@ def _system_unit(cgroup: str) -> Owner:
     if match is None or match.group(1) == "init.scope":
         return OWNED_BY_NOBODY
     return Owner(SYSTEM_UNIT, match.group(1))
-
-
-SSH_UNITS = ("ssh.service", "sshd.service")
-"""Without libpam-systemd every SSH session is in one of these."""
 
 
 def restarts(owner: Owner) -> bool:

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
     NERDCTL,
     POD,
     PODMAN,
+    SESSION,
     USER_UNIT,
     Owner,
     restarts,
@@ -47,19 +48,10 @@ LOADING = 600.0
 minutes apart where Python's imports come from a slow disk."""
 
 SSHD = ("sshd", "sshd-session", "sshd-auth")
+
 INTERACTIVE = ("ipykernel", "ipython", "jupyter")
 """What people work in, by the words of its command line: it starts an engine once, when it is told."""
-SUPERVISORS = (
-    "supervisord",
-    "circusd",
-    "runsv",
-    "s6-supervise",
-    "supervise",
-    "pm2",
-    "watch",
-    "forever",
-    "nodemon",
-)
+SUPERVISORS = ("supervisord", "circusd", "runsv", "s6-supervise", "supervise", "pm2", "watch", "forever", "nodemon")
 """Programs beside shells and Python whose only job is to start something again."""
 
 
@@ -555,8 +547,8 @@ def _refusals(
             if owner.kind in (*MANAGED, *NEVER):
                 managed.setdefault(owner, []).append(item)
                 continue
-            command = f" (`{owner.instead}`)" if owner.instead else ""
-            instead = f"ask its owner to end it{command}, or pass `foreign: end`"
+            whole = f" (`{owner.instead}` ends all of the session)" if owner.kind == SESSION else ""
+            instead = f"ask its owner to end it{whole}, or pass `foreign: end`"
             if restarts(owner):
                 instead += f"; if {printable(owner.name)} is there to run an engine, name it in `units`"
             refusals.append(f"{where} held by {who}, {item.why}: {instead}")

@@ -121,7 +121,7 @@ def test_a_foreign_job_is_refused_by_name_before_anything_is_planned_for_it() ->
     assert classes(plan)[700] == FOREIGN
     (refusal,) = plan.refusals
     assert "GPU 7 is held by pid 700 (python3 train.py, uid 1001)" in refusal
-    assert "foreign: end" in refusal
+    assert "ask its owner to end it, or pass `foreign: end`" in refusal
     told = plan_of(host, replace(DEFAULT, end_foreign=True))
     assert told.refusals == ()
     assert 700 in touched(told)
