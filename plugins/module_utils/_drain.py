@@ -31,9 +31,17 @@ from ansible_collections.gpuops.inference.plugins.module_utils._holders import (
     wait_channel,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import NOTICE, Journal
+from ansible_collections.gpuops.inference.plugins.module_utils._leftovers import (
+    Segment,
+    counted,
+    engine_uids,
+    find_leftovers,
+    remove_segments,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._managed import Managed, Stopped, stop
 from ansible_collections.gpuops.inference.plugins.module_utils._owners import USER_UNIT, Owner, restarts
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
+    OBSERVER,
     Judged,
     Plan,
     Policy,
@@ -55,6 +63,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._release import (
     Watch,
     verdict_of,
 )
+from ansible_collections.gpuops.inference.plugins.module_utils._reserves import learn_reserves
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
     Snapshot,
     load_units,
@@ -123,6 +132,8 @@ class Story:
     starters: list[str] = field(default_factory=list)
     """What may start a unit again that is not held any more."""
     survivors: list[dict[str, Any]] = field(default_factory=list)
+    removed: list[dict[str, Any]] = field(default_factory=list)
+    """Segments of dead engines that were in /dev/shm."""
     verdicts: Mapping[int, Verdict] = field(default_factory=dict)
     released: bool = False
     memory_samples: list[dict[str, Any]] = field(default_factory=list)
@@ -143,6 +154,7 @@ class Story:
             self.stopped_units
             or self.stopped_owners
             or self.ended
+            or self.removed
             or self.reread_units
             or set(self.held_units) ^ set(self.lifted_units)
         )
@@ -168,6 +180,7 @@ class Story:
             "respawned": self.respawned,
             "starters": self.starters,
             "survivors": self.survivors,
+            "removed": self.removed,
             "verdicts": {str(index): verdict.as_dict() for index, verdict in sorted(self.verdicts.items())},
             "released": self.released,
             "memory_samples": self.memory_samples,
@@ -187,6 +200,7 @@ class Drain:
         journal: Journal,
         hold: Hold,
         cut_requests: bool = False,
+        remove_leftovers: bool = False,
     ) -> None:
         self.policy = policy
         self.timeouts = timeouts
@@ -197,6 +211,9 @@ class Drain:
         self.hold = hold
         """What every hold of this drain says beside the name of its unit."""
         self.cut_requests = cut_requests
+        self.remove_leftovers = remove_leftovers
+        self.left_over: tuple[Segment, ...] = ()
+        """Segments in /dev/shm that this drain would remove as things are now."""
         self.triggers: dict[str, list[Unit]] = {}
         self.planned: dict[str, Unit] = {}
         """The engine units as they were before anything was done; systemd may forget a unit that has stopped."""
@@ -221,6 +238,7 @@ class Drain:
                 time.sleep(STATE_POLL)
             self.planned = known_units(self.snapshot)
             self.triggers = triggers_of(plan.hold, self.planned, self.units)
+            self.left_over = self._leftovers(plan)
             actions.extend(self.steps(plan))
         self.known = holders(plan)
         return plan
@@ -229,7 +247,24 @@ class Drain:
         """The plan in words, with what this drain does about the triggers of units."""
         steps = plan.steps()
         quiet = [f"stop {name} until the hold ends" for name in self._stoppable()]
-        return [*steps[: len(plan.hold)], *quiet, *steps[len(plan.hold) :]]
+        clear = [f"remove {counted(self.left_over)} of dead engines from /dev/shm"] if self.left_over else []
+        return [*steps[: len(plan.hold)], *quiet, *steps[len(plan.hold) :], *clear]
+
+    def _leftovers(self, plan: Plan) -> tuple[Segment, ...]:
+        if not self.remove_leftovers:
+            return ()
+        uids = engine_uids(self.snapshot, plan.judged)
+        found = find_leftovers(self.probe, self.snapshot, judge(self.snapshot, self.policy))
+        return tuple(segment for segment in found.segments if segment.uid in uids)
+
+    def _clear(self, plan: Plan) -> None:
+        """Remove what dead engines left in /dev/shm, those included that this drain ended."""
+        if found := self._leftovers(plan):
+            with self.story.stage("remove leftovers") as actions:
+                removed = remove_segments(found)
+                self.story.removed = [segment.as_dict() for segment in removed]
+                actions.extend(f"removed /dev/shm/{item['name']}, {item['mib']} MiB" for item in self.story.removed)
+                self.journal.send(f"Removed from /dev/shm: {' '.join(item['name'] for item in self.story.removed)}")
 
     def _stoppable(self) -> list[str]:
         return sorted({unit.name for group in self.triggers.values() for unit in group if is_stopped_for_a_hold(unit)})
@@ -266,8 +301,11 @@ class Drain:
             self.snapshot = take_snapshot(self.probe, known_units(self.snapshot))
             self.last_judged = judge(self.snapshot, self.policy)
             self._name_respawners()
+        self._clear(plan)
 
     def _act(self, plan: Plan, keep_hold: bool) -> None:
+        if not plan.acts:
+            learn_reserves(self.snapshot.reading, {index for item in plan.judged for index in _touched(item)})
         self._hold(plan, keep_hold)
         self._quiesce(plan)
         if plan.acts or keep_hold:
@@ -622,6 +660,11 @@ def release_watch(
         }
 
     return Watch(look, timeouts.stable_for if wait_stable else 0.0, timeouts.release, timeouts.kill)
+
+
+def _touched(item: Judged) -> Collection[int]:
+    """GPUs on which somebody is, however little; an observer's descriptors take no memory."""
+    return {*item.seen.used, *(() if item.cls == OBSERVER else item.seen.attached)}
 
 
 def _survivor(process: Process) -> dict[str, Any]:

@@ -385,6 +385,12 @@ def _smi_processes(text: str) -> tuple[dict[str, tuple[GpuProcess, ...]], list[s
 # --- what callers ask of a reading ------------------------------------------------------------------------------------
 
 
+def bus_place(bus_id: str) -> str:
+    """`00000000:21:00.0` of NVML, `0000:21:00.0` of /proc and `0000:21:00` of the kernel's log are the same place."""
+    domain, _colon, rest = bus_id.lower().partition(".")[0].partition(":")
+    return f"{domain.lstrip('0') or '0'}:{rest}"
+
+
 def spans(indexes: Iterable[int]) -> str:
     """GPU indexes as people write them: `0-3, 6`."""
     found: list[list[int]] = []

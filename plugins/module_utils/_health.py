@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, excerpt, explain, spans
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, bus_place, excerpt, explain, spans
 from ansible_collections.gpuops.inference.plugins.module_utils._units import UnitsError, run_command
 
 CHECKS = ("ecc", "remap", "pcie", "slowdown", "fabric", "xid")
@@ -215,13 +215,13 @@ def nvswitches(dev: Path = Path("/dev")) -> bool:
 def _xid_findings(gpus: Sequence[Gpu], others: Sequence[Gpu], log: KernelLog) -> Iterator[Finding]:
     if log.incomplete:
         yield Finding("xid", UNREADABLE, (), log.incomplete)
-    indexes = {_place(gpu.pci_bus_id): gpu.index for gpu in gpus}
-    not_asked = {_place(gpu.pci_bus_id) for gpu in others}
+    indexes = {bus_place(gpu.pci_bus_id): gpu.index for gpu in gpus}
+    not_asked = {bus_place(gpu.pci_bus_id) for gpu in others}
     seen: dict[tuple[str, int], list[str]] = {}
     for line in log.lines:
         match = _XID.search(line)
-        if match and _place(match[1]) not in not_asked:
-            seen.setdefault((_place(match[1]), int(match[2])), []).append(line[match.start() :])
+        if match and bus_place(match[1]) not in not_asked:
+            seen.setdefault((bus_place(match[1]), int(match[2])), []).append(line[match.start() :])
     for (place, number), lines in sorted(seen.items()):
         # A card that fell off the bus may be no GPU of this host any more: its Xid is told all the same.
         where = (indexes[place],) if place in indexes else ()
@@ -231,12 +231,6 @@ def _xid_findings(gpus: Sequence[Gpu], others: Sequence[Gpu], log: KernelLog) ->
         else:
             meaning = _XIDS.get(number, "see NVIDIA's catalogue of Xids")
             yield Finding("xid", FAULT, where, f"{meaning}: {told}; reset the GPU or reboot, then run a diagnostic")
-
-
-def _place(bus_id: str) -> str:
-    """`00000000:21:00.0` of NVML and `0000:21:00` of the kernel's log are the same place."""
-    parts = bus_id.lower().partition(".")[0].split(":")
-    return ":".join([f"{int(parts[0], 16):x}", *parts[1:]]) if len(parts) == 3 else bus_id
 
 
 def kernel_log(window: float, kmsg: Path = Path("/dev/kmsg"), now: Optional[float] = None) -> KernelLog:

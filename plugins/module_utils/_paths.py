@@ -20,6 +20,8 @@ STATE = Path("/var/lib/gpuops")
 """Lasting state, root 0700: what a second run must find after a reboot."""
 PIVOT = STATE / "pivot.json"
 RECORDS = STATE / "records"
+RESERVES = STATE / "reserves.json"
+"""What an old driver counts as used of each GPU though nobody uses it, learnt while that was so."""
 KEPT_HOLDS = STATE / "hold"
 """Holds that a reboot does not end."""
 BACKUPS = STATE / "backups"

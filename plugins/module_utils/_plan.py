@@ -26,6 +26,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
     Owner,
     restarts,
 )
+from ansible_collections.gpuops.inference.plugins.module_utils._reserves import MOST_RESERVED_MIB
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import SHELLS, WRAPPERS, Seen, Snapshot
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit
 
@@ -620,6 +621,9 @@ def _unsettled(snapshot: Snapshot, policy: Policy, gpus: Iterable[Gpu], judged: 
     for gpu in gpus:
         used = gpu.memory.used if gpu.memory else 0
         held = any(item.cls in (TARGET, ORPHAN, FOREIGN, PROTECTED) and gpu.index in item.held for item in judged)
+        if gpu.memory and gpu.memory.version == 1 and not gpu.memory.reserved and used < MOST_RESERVED_MIB:
+            # An old driver counts what it keeps to itself; how much that is, nobody has seen yet.
+            continue
         if used >= policy.threshold_mib and not held and not snapshot.ghosts.get(gpu.index):
             yield (
                 f"{gpu.label} has {used} MiB in use and no process that holds them: leaked; "

@@ -122,7 +122,10 @@ def room_faults(layout: Mapping[str, Any], engine: Mapping[str, Any]) -> Iterato
     if total < wanted["memory_mib"]:
         yield f"the host has {total} MiB of memory; the layout asks for {wanted['memory_mib']} (host.memory_mib)"
     demands = {
-        "/dev/shm": (wanted["shm_mib"], "look for segments that dead engines left behind: ls -l /dev/shm"),
+        "/dev/shm": (
+            wanted["shm_mib"],
+            "a drain with remove_leftovers (gpuops_remove_leftovers: true) removes what dead engines left there",
+        ),
         engine["cache_directory"]: (wanted["cache_mib"], "compiled kernels are kept there"),
         **{
             str(Path(path).parent): (ROOM_MIB, "the deployment writes there")

@@ -31,6 +31,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._gpus import (
     SMI_APP_FIELDS,
     SMI_EXIT_CODES,
     GpuReading,
+    bus_place,
     excerpt,
     explain,
     reading_from_nvml,
@@ -262,11 +263,13 @@ class Probe:
         interpreters: Sequence[str] = (str(VENV_PYTHON), sys.executable),
         nvidia_smi: str = "nvidia-smi",
         notes: Path = WORKERS,
+        driver: str = "/proc/driver/nvidia/gpus",
     ) -> None:
         """`interpreters` are tried in this order until one can import pynvml; after them comes `nvidia_smi`."""
         self._interpreters = [path for path in interpreters if path]
         self._nvidia_smi = nvidia_smi
         self._notes = _Notes(notes)
+        self._driver = driver
         self._child: Optional[_Child] = None
         self._speaks_nvml = False
         self._own: set[tuple[int, int]] = set()
@@ -475,8 +478,21 @@ class Probe:
         app_code, apps, why = self._run_smi("compute-apps", SMI_APP_FIELDS, deadline)
         problems += [why] if why else []
         reading = reading_from_smi(fields, text, apps if app_code == 0 else None)
-        problems.append("the GPUs were read with nvidia-smi, which knows no device numbers and no graphics contexts")
-        return replace(reading, problems=(*problems, *reading.problems))
+        minors = self._minors(deadline)
+        gpus = tuple(replace(gpu, minor=minors.get(bus_place(gpu.pci_bus_id))) for gpu in reading.gpus)
+        lacks = "no graphics contexts" if minors else "no device numbers and no graphics contexts"
+        problems.append(f"the GPUs were read with nvidia-smi, which knows {lacks}")
+        return replace(reading, gpus=gpus, problems=(*problems, *reading.problems))
+
+    def _minors(self, deadline: float) -> dict[str, int]:
+        """The N of /dev/nvidiaN by place on the bus, as the driver tells it in /proc: nvidia-smi does not."""
+        child = self._child
+        if child is None or self._refusal or self._nvml_refusal:
+            return {}
+        answers, failure = self._ask(child, {"op": "minors", "directory": self._driver}, deadline)
+        if failure:
+            self._discard(child)
+        return {bus_place(place): minor for place, minor in answers.items()}
 
     def _run_smi(self, what: str, fields: Sequence[str], deadline: float) -> tuple[Optional[int], str, str]:
         """Exit code (None if it never ended), stdout, and what went wrong in words ('' if nothing did)."""

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     Judged,
     command_text,
 )
+from ansible_collections.gpuops.inference.plugins.module_utils._reserves import MOST_RESERVED_MIB
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
 
 FREE = "free"
@@ -42,8 +43,6 @@ FINAL = (UNKILLABLE, RESPAWNING, INCONCLUSIVE, GPU_LOST, CANNOT_TELL)
 """Verdicts that waiting does not change."""
 
 LOST_ERRORS = ("GPU_IS_LOST", "RESET_REQUIRED")
-MOST_RESERVED_MIB = 2048
-"""More than any driver keeps to itself: an idle GPU shows a few hundred MiB in the old view of its memory."""
 POLL = 0.2
 """Seconds between two looks: a look at 8 GPUs and 300 processes takes about a tenth of that."""
 
@@ -101,9 +100,12 @@ def verdict_of(
         return Verdict(INCONCLUSIVE, "no holder, but this platform does not report the GPU's memory")
     if gpu.memory.used < threshold_mib:
         return Verdict(FREE, f"no holder, {gpu.memory.used} MiB in use")
-    if gpu.memory.version == 1:
+    if gpu.memory.version == 1 and not gpu.memory.reserved:
         # No driver reserves that much: it is on its way back.
-        why = f"no holder, {gpu.memory.used} MiB that this old driver may reserve: raise threshold_mib above it"
+        why = (
+            f"no holder, {gpu.memory.used} MiB that this old driver may reserve: a drain while nothing runs here "
+            "learns how much, or raise threshold_mib above it"
+        )
         return Verdict(INCONCLUSIVE, why, may_pass=gpu.memory.used >= MOST_RESERVED_MIB)
     return Verdict(LEAKED, f"{gpu.memory.used} MiB in use and no process that holds them: reset the GPU or reboot")
 

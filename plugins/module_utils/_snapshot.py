@@ -50,6 +50,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
     restarts,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._reserves import without_reserves
 from ansible_collections.gpuops.inference.plugins.module_utils._units import (
     Unit,
     Units,
@@ -143,7 +144,7 @@ def take_snapshot(
     probe: Probe, loaded: Mapping[str, Unit], named_units: Collection[str] = (), timeout: float = PROBE_TIMEOUT
 ) -> Snapshot:
     """Look at the host once, given what systemd has loaded. Sources that fail are told in the reading."""
-    reading = probe.gpus(timeout)
+    reading = without_reserves(probe.gpus(timeout))
     nodes = find_nodes()
     processes = process_table()
     ours = ourselves(processes, probe.workers)

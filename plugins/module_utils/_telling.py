@@ -42,7 +42,7 @@ def drain_result(
     chosen = {gpu.index for gpu in plan.gpus}
     after = [gpu for gpu in drain.snapshot.reading.gpus if gpu.index in chosen]
     would_change = not refused and bool(
-        plan.acts or drain.holds.left_over(plan.hold) or drain.wanted_holds(plan, keep_hold)
+        plan.acts or drain.left_over or drain.holds.left_over(plan.hold) or drain.wanted_holds(plan, keep_hold)
     )
     ghosts = list(ghost_faults(before, plan.gpus)) if check_mode else []
     result = story.as_dict()
@@ -53,6 +53,7 @@ def drain_result(
         processes=process_rows(plan.judged),
         left_alone=capped([item.as_dict() for item in plan.judged if item.action == "leave"]),
         ended=capped(result["ended"]),
+        removed=capped(result["removed"]),
         gpus_before=gpu_rows(plan.gpus),
         gpus_after=gpu_rows(after),
         diff={
@@ -117,6 +118,9 @@ def _lines(result: Mapping[str, Any], verdicts: Mapping[int, Verdict], error: st
         where = f", waits in {survivor['waits_in']}" if survivor["waits_in"] else ""
         lines.append(f"pid {survivor['pid']} ({survivor['name']}, state {survivor['state']}{where}) {survivor['why']}")
     lines += not_free_lines(verdicts)
+    if result["removed"]:
+        size = sum(item.get("mib", 0) for item in result["removed"])
+        lines.append(f"removed from /dev/shm what dead engines left: {len(result['removed'])} segments, {size:.0f} MiB")
     lines += result["respawned"]
     if result["starters"] and not result["respawned"]:
         lines.append(f"not held any more: {'; '.join(result['starters'])}; keep_hold: true would keep it from that")

@@ -114,11 +114,14 @@ def each_process(request: dict[str, Any]) -> Iterator[tuple[object, object]]:
 def minors(directory: str) -> Iterator[tuple[object, object]]:
     # One directory a GPU, named by its bus id; the file takes a lock of the driver's.
     for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
-        with open(os.path.join(directory, name, "information"), "rb") as file:
-            for line in file:
-                key, _colon, value = text(line).partition(":")
-                if key.strip() == "Device Minor" and value.strip().isdigit():
-                    yield name, int(value)
+        try:
+            with open(os.path.join(directory, name, "information"), "rb") as file:
+                pairs = [text(line).partition(":") for line in file]
+        except OSError:
+            continue
+        for key, _colon, value in pairs:
+            if key.strip() == "Device Minor" and value.strip().isdigit():
+                yield name, int(value)
 
 
 # --- NVML -------------------------------------------------------------------------------------------------------------

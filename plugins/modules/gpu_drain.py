@@ -129,6 +129,14 @@ options:
       - Also ends an engine that a system unit's own program started, without stopping that unit (see O(units)).
     type: bool
     default: false
+  remove_leftovers:
+    description:
+      - At the end, remove the shared memory segments that dead engines left in C(/dev/shm). Once it is full, no engine
+        starts.
+      - Only files with a name that an engine, its libraries or CUDA give, of a user that engines of this host run as,
+        which no process maps or has open.
+    type: bool
+    default: false
   quiesce_timeout:
     description:
       - How long to wait, in seconds, until no engine runs a request, has one waiting, or answered one for 2 seconds.
@@ -238,6 +246,11 @@ survivors:
   returned: always
   type: list
   elements: dict
+removed:
+  description: Segments that were removed from C(/dev/shm), each with C(name), C(mib) and C(uid).
+  returned: always
+  type: list
+  elements: dict
 held_units:
   description: Units for which this call placed or repaired a hold that stays.
   returned: always
@@ -286,6 +299,10 @@ memory_samples:
       type: dict
 released:
   description: Whether every selected GPU was proven free.
+  returned: always
+  type: bool
+drained:
+  description: Whether all went well. The task fails where it did not.
   returned: always
   type: bool
 would_release:
@@ -374,6 +391,7 @@ ARGUMENTS: dict[str, Any] = {
     "hold_for": {"type": "str", "choices": ["drain", "pivot"], "default": "drain"},
     "reason": {"type": "str", "default": "drain"},
     "force": {"type": "bool", "default": False},
+    "remove_leftovers": {"type": "bool", "default": False},
     "quiesce_timeout": {"type": "float", "default": 60.0},
     "on_quiesce_timeout": {"type": "str", "choices": ["fail", "proceed"], "default": "fail"},
     "stop_timeout": {"type": "float"},
@@ -433,6 +451,7 @@ def main() -> None:
                 journal,
                 hold,
                 cut_requests=params["on_quiesce_timeout"] == "proceed",
+                remove_leftovers=params["remove_leftovers"],
             )
             plan = drain.plan()
             before = drain.snapshot
@@ -445,6 +464,7 @@ def main() -> None:
                     # Told with everything done so far: what was stopped is stopped.
                     error = str(stopped)
             result = drain_result(drain, plan, before, refused, error, params["keep_hold"], module.check_mode)
+            result["drained"] = not refused and not error and (drain.story.released or module.check_mode)
             result["seconds"] = round(time.monotonic() - began, 3)
             result["record"] = None
             if result["changed"] and not module.check_mode:
@@ -461,7 +481,7 @@ def main() -> None:
                     module.warn(journal.warning)
     except (GpuSelectionError, UnitsError, RecordError, HoldError) as failure:
         module.fail_json(msg=str(failure))
-    if refused or error or not (drain.story.released or module.check_mode):
+    if not result["drained"]:
         module.fail_json(**result)
     module.exit_json(**result)
 

@@ -26,6 +26,14 @@ options:
     description: How long to wait for the GPUs to become free, in seconds.
     type: float
     default: 120
+  leftovers:
+    description:
+      - What may keep the next engine from starting though the GPUs are free is always looked for, segments in
+        C(/dev/shm) that nobody uses and ports of engine units that do not run but on which somebody listens.
+      - V(report) tells it, V(fail) fails the task on it, and also where it cannot be told.
+    type: str
+    choices: [report, fail]
+    default: report
   health:
     description:
       - What to check of the GPUs' health besides. A fault fails the task, and so does a value that cannot be read.
@@ -81,6 +89,12 @@ verdicts:
   type: dict
   sample:
     "0": {"verdict": "free", "why": "no holder, 4 MiB in use"}
+leftovers:
+  description:
+    - Room in C(/dev/shm) in MiB, the C(segments) of dead engines there, and who has C(ports) of units that do not run.
+    - C(unclear) says why segments could not be judged, and is empty where they were.
+  returned: always
+  type: dict
 health:
   description:
     - What the checks of O(health) found, each with C(check), C(gpus), C(text) and C(kind).
@@ -130,6 +144,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.inference.plugins.module_utils._arguments import (
     GPU_ARGUMENTS,
     RELEASE_ARGUMENTS,
+    capped,
     gpu_rows,
     host_facts,
     process_rows,
@@ -145,6 +160,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._health import (
     kernel_log,
     nvswitches,
 )
+from ansible_collections.gpuops.inference.plugins.module_utils._leftovers import find_leftovers
 from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Plan, Policy, ghost_faults, make_plan
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
@@ -161,6 +177,7 @@ ARGUMENTS: dict[str, Any] = {
     **GPU_ARGUMENTS,
     **RELEASE_ARGUMENTS,
     "timeout": {"type": "float", "default": 120.0},
+    "leftovers": {"type": "str", "choices": ["report", "fail"], "default": "report"},
     "health": {"type": "list", "elements": "str", "choices": ["all", *CHECKS], "default": []},
     "xid_window": {"type": "float", "default": 86400.0},
 }
@@ -191,6 +208,7 @@ def main() -> None:
             free = watch.wait() and not plan.missing
             snapshot = take_snapshot(probe, loaded)
             plan = make_plan(snapshot, policy)
+            left = find_leftovers(probe, snapshot, plan.judged)
             health = find_health(probe, snapshot, plan, loaded, params["health"], params["xid_window"])
     except (GpuSelectionError, UnitsError) as error:
         module.fail_json(msg=str(error))
@@ -199,6 +217,7 @@ def main() -> None:
         "changed": False,
         "free": free,
         "verdicts": {str(index): verdict.as_dict() for index, verdict in sorted(watch.verdicts.items())},
+        "leftovers": {**left.as_dict(), "segments": capped(left.as_dict()["segments"])},
         "health": [finding.as_dict() for finding in health],
         "gpus": gpu_rows(plan.gpus),
         "processes": process_rows(plan.judged),
@@ -207,7 +226,9 @@ def main() -> None:
     }
     ill = [str(finding) for finding in health if finding.fails]
     not_free = [*plan.missing, *not_free_lines(watch.verdicts)] or [f"{len(plan.gpus)} GPUs are free"]
-    story = "\n".join([*not_free, *ill])
+    story = "\n".join([*not_free, *left.lines(), *ill])
+    if params["leftovers"] == "fail":
+        ill += left.lines()
     if module.check_mode:
         refusals = [*plan.refusals, *plan.unsettled, *ghost_faults(snapshot, plan.gpus), *ill]
         result["would_be_free"] = not refusals

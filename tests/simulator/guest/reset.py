@@ -118,6 +118,11 @@ def end_strangers() -> None:
 
 def clear() -> None:
     frozen.remove()
+    # A case may show the host a kernel log of its own (the real one is the machine's), and the driver's files in /proc.
+    for place in ("/dev/kmsg", "/proc/driver"):
+        subprocess.run(["umount", "--quiet", place], check=False)
+    for node in Path("/dev").glob("nvidia-nvswitch*"):
+        node.unlink()
     for path in JUNK:
         shutil.rmtree(path, ignore_errors=True)
     for top in ("/dev/shm", "/tmp"):

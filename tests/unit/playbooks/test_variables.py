@@ -52,7 +52,7 @@ def test_the_drain_role_has_every_option_of_its_module() -> None:
     module = yaml.safe_load(gpu_drain.DOCUMENTATION)["options"]
     role = {name.removeprefix("drain_"): option for name, option in options("drain").items()}
     shared = {"gpus", "gpu_count", "protect", "threshold_mib", "stable_for"}
-    assert set(role) == set(module) | shared
+    assert set(role) == set(module) | shared | {"health", "xid_window"}
     for name, option in module.items():
         assert (role[name]["type"], role[name].get("choices")) == (
             option["type"],

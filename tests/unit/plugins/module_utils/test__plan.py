@@ -346,6 +346,17 @@ def test_memory_that_nobody_holds_is_told_though_an_observer_looks() -> None:
     assert "GPU 3 (GPU-0003) has 5000 MiB in use" in text
 
 
+def test_what_an_old_driver_may_keep_to_itself_refuses_no_drain() -> None:
+    host = Host()
+    reading = host.snapshot().reading
+    memory = reading.gpus[0].memory
+    assert memory is not None
+    for used, told in ((637, 0), (40_000, 1)):
+        gpu = replace(reading.gpus[0], memory=replace(memory, version=1, reserved=0, used=used))
+        host.extra["reading"] = replace(reading, gpus=(gpu, *reading.gpus[1:]))
+        assert len(plan_of(host).unsettled) == told
+
+
 def test_a_lost_gpu_and_a_missing_one_are_refused() -> None:
     host = Host()
     host.errors[2] = "GPU_IS_LOST"

@@ -339,6 +339,20 @@ def test_without_pynvml_nvidia_smi_is_read(host: Host) -> None:
     assert host.noted() == []
 
 
+def test_the_driver_itself_tells_the_device_numbers_that_nvidia_smi_does_not(host: Host) -> None:
+    for place, told in (("0000:01:00.0", "Device Minor: \t 5\nGPU UUID: x\n"), ("0000:02:00.0", "Model: none\n")):
+        (host.root / "driver" / place).mkdir(parents=True)
+        (host.root / "driver" / place / "information").write_text(told)
+    # Told apart by where they sit, however the bus id is written.
+    rows = "echo '2, 0, GPU-0, 00000000:01:00.0, 575, Enabled, [N/A], 97887, 1, 2, 636, RTX'; "
+    rows += "echo '2, 1, GPU-1, 00000000:02:00.0, 575, Enabled, [N/A], 97887, 1, 2, 636, RTX'"
+    probe = Probe([host.without_pynvml()], smi(host, reserved=rows), host.notes, str(host.root / "driver"))
+    with probe:
+        reading = probe.gpus(PATIENCE)
+    assert [gpu.minor for gpu in reading.gpus] == [5, None]
+    assert reading.usable
+
+
 def test_a_library_out_of_pythons_reach_may_be_in_nvidia_smis(host: Host) -> None:
     with host.probe(host.with_pynvml(errors={"init": 12}), nvidia_smi=smi(host)) as probe:
         reading = probe.gpus(PATIENCE)

@@ -92,9 +92,20 @@ def test_memory_that_is_not_reported_or_may_be_the_drivers_own_is_inconclusive()
     reading = host.snapshot().reading
     gpu = reading.gpus[0]
     assert gpu.memory is not None
-    for memory in (None, replace(gpu.memory, version=1, used=600)):
+    for memory in (None, replace(gpu.memory, version=1, reserved=0, used=600)):
         host.extra["reading"] = replace(reading, gpus=(replace(gpu, memory=memory), *reading.gpus[1:]))
         assert verdict(host).verdict == "inconclusive"
+
+
+def test_an_old_driver_whose_reserve_is_known_is_judged_like_a_new_one() -> None:
+    host = Host()
+    reading = host.snapshot().reading
+    gpu = reading.gpus[0]
+    assert gpu.memory is not None
+    for used, expected in ((0, "free"), (600, "leaked")):
+        memory = replace(gpu.memory, version=1, reserved=637, used=used)
+        host.extra["reading"] = replace(reading, gpus=(replace(gpu, memory=memory), *reading.gpus[1:]))
+        assert verdict(host).verdict == expected
 
 
 @pytest.mark.parametrize("used, final", [(600, True), (40000, False)])
@@ -103,7 +114,7 @@ def test_in_the_old_view_of_memory_more_than_a_driver_keeps_is_waited_for(used: 
     reading = host.snapshot().reading
     gpu = reading.gpus[0]
     assert gpu.memory is not None
-    gpu = replace(gpu, memory=replace(gpu.memory, version=1, used=used))
+    gpu = replace(gpu, memory=replace(gpu.memory, version=1, reserved=0, used=used))
     host.extra["reading"] = replace(reading, gpus=(gpu, *reading.gpus[1:]))
     assert verdict(host).final is final
 
