@@ -592,7 +592,16 @@ def command_reboot(args: argparse.Namespace) -> None:
     """As after a power cut: files stay, all processes and whatever is in memory are gone."""
     for name in args.names:
         podman("stop", "--time=0", container(must_run(name)))
-        podman("start", container(name))
+        deadline = time.monotonic() + BOOT_SECONDS
+        while True:
+            try:
+                podman("start", container(name))
+                break
+            except SimError as error:
+                # What cleans up after the stop runs on its own.
+                if "already exists" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
         if not answers(booted(name), 30):
             raise SimError(f"{name} is up again, but no SSH server answers")
     write_inventory()
