@@ -220,5 +220,3 @@ def write_private(path: Path, text: str) -> None:
         # Half a character is text to Python and nothing to a file.
         file.write(text.encode("utf-8", "replace").decode("utf-8"))
     draft.replace(path)
-
-

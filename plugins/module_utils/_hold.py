@@ -222,6 +222,11 @@ class Holds:
         """Hold the units that are not held yet. Returns those for which something was written."""
         wanted = self.wanting(holds)
         for hold in wanted:
+            old = self._read(hold.unit)
+            if old is not None and old.over(time.time()):
+                # Its words stay until the new ones are read: what systemd has in memory refers to them.
+                self._stop_ends([old], systemd)
+                self._remove_files(old, old.over_reboot)
             directory, units = self._places[hold.over_reboot]
             write_json(directory / _checked(hold.unit), {**asdict(hold), "triggers": dict(hold.triggers)})
             marker = str(directory / hold.unit).replace("%", "%%")
@@ -234,10 +239,9 @@ class Holds:
         if wanted:
             systemd.daemon_reload()
         for hold in wanted:
-            if hold.over_reboot:
-                # It stands twice until here, so that there is no moment without it.
-                (self.directory / hold.unit).unlink(missing_ok=True)
-                self._remove_files(hold, kept=False)
+            # One that moves stands twice until here, so that there is no moment without it.
+            (self._places[not hold.over_reboot][0] / hold.unit).unlink(missing_ok=True)
+            self._remove_files(hold, not hold.over_reboot)
             if hold.until:
                 systemd.start(_ender(hold.unit, ".timer"))
         return [hold.unit for hold in wanted]
@@ -251,9 +255,7 @@ class Holds:
         lifted = {unit: self._read(unit) for unit in units if self._traces(unit)}
         if not lifted:
             return []
-        ends = [_ender(unit, ".timer") for unit, hold in lifted.items() if hold is not None and hold.until]
-        # Before its files go: a timer whose unit vanishes has failed.
-        systemd.stop([name for name, timer in systemd.show(ends).items() if timer.active_state == "active"])
+        self._stop_ends([hold for hold in lifted.values() if hold is not None], systemd)
         for unit, hold in lifted.items():
             for kept in (True, False):
                 self._remove_files(hold or Hold(unit, "", ""), kept)
@@ -282,6 +284,11 @@ class Holds:
             for name, unit in loaded.items()
             if [path for path in unit.drop_in_paths if path.endswith(f"/{DROP_IN_NAME}")] != written(name)
         ]
+
+    def _stop_ends(self, holds: Iterable[Hold], systemd: Units) -> None:
+        """Before the files go: a timer whose unit vanishes has failed."""
+        ends = [_ender(hold.unit, ".timer") for hold in holds if hold.until]
+        systemd.stop([name for name, timer in systemd.show(ends).items() if timer.active_state == "active"])
 
     # --- files
 

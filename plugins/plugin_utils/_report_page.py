@@ -273,9 +273,7 @@ def _timeline(host: Mapping[str, Any]) -> str:
     if not rows:
         return ""
     actions = [f"{stage['name']}: {action}" for stage in stages for action in stage["actions"]]
-    axis = (
-        f"<tr><td></td><td><div class=axis><span>0 s</span><span>{_seconds(whole)}</span></div></td><td></td></tr>\n"
-    )
+    axis = f"<tr><td></td><td><div class=axis><span>0 s</span><span>{_seconds(whole)}</span></div></td><td></td></tr>\n"
     return (
         _table("time", "", ["Stage", "When", "Time"], [*rows, _curve(samples, whole), axis])
         + (_folded("What was done", _list(actions)) if actions else "")

@@ -227,6 +227,22 @@ def test_a_hold_with_an_end_brings_the_timer_that_lifts_it(holds: Holds, systemd
     assert files(holds) == set()
 
 
+def test_a_weaker_hold_takes_the_place_of_one_that_is_over(holds: Holds, systemd: Systemd) -> None:
+    over = Hold("vllm.service", "x", "y", until=time.time() - 1, over_reboot=True, triggers={"vllm.socket": "active"})
+    holds.place([over], Units(systemd))
+    systemd.said.clear()
+    holds.place([Hold("vllm.service", "next", "y")], Units(systemd))
+    assert files(holds) == {
+        "hold/vllm.service",
+        "units/vllm.service.d/90-gpuops-hold.conf",
+        "units/vllm.socket.d/90-gpuops-hold.conf",
+    }
+    assert systemd.said == ["stop gpuops-hold-vllm.timer", "daemon-reload"]
+    found = holds.read("vllm.service")
+    assert found is not None
+    assert (found.reason, found.triggers) == ("next", {"vllm.socket": "active"})
+
+
 @pytest.mark.parametrize(
     "text, seconds",
     [("4h", 14400), ("90min", 5400), ("1d 12h", 129600), ("2027-01-31T06:00:00Z", None), ("2027-01-31 06:00", None)],
