@@ -1,5 +1,5 @@
 # Every target sets up what it needs. PYTHON=python3.11 chooses the Python, and with it the ansible-core, that is used.
-.PHONY: help setup lint sanity unit install molecule test test-flags test-all bench faults demo demo-down lock clean
+.PHONY: help setup lint sanity unit install molecule test test-flags test-engines test-all bench faults demo demo-down lock clean
 export PYTHON
 run := @scripts/bootstrap
 
@@ -32,6 +32,9 @@ test-flags:  ## The layouts' flags against the engines' own parsers; fetches 700
 
 test-all:  ## test, test-flags, make demo twice, and the scenarios that take long
 	$(run) scripts/check lint sanity unit install molecule slow
+
+test-engines:  ## The real vLLM and SGLang, built for CPUs: 4 GB of packages, Python 3.11
+	$(run) scripts/check real_engines
 
 bench:  ## Measure beside what it replaces; writes docs/benchmarks.md
 	$(run) tests/benchmark/run.py

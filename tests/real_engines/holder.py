@@ -13,6 +13,7 @@ import gpusim
 import setproctitle
 
 MIB = 20000
+WORKER = re.compile(r"(?:VLLM::Worker|sglang::scheduler)_TP(\d+)")
 
 held = []
 set_title = setproctitle.setproctitle
@@ -20,7 +21,7 @@ set_title = setproctitle.setproctitle
 
 def titled(title: str) -> None:
     set_title(title)
-    rank = re.fullmatch(r"VLLM::Worker_TP(\d+)", title)
+    rank = WORKER.fullmatch(title)
     if rank and not held:
         held.append((gpusim.open_nodes(), gpusim.allocate(int(rank[1]), MIB)))
 

@@ -87,8 +87,8 @@ VLLM: dict[str, Any] = {
                 "INFO",
                 "core.py:140",
                 "Initializing a V1 LLM engine (v{version}) with config:"
-                " model='{model}', speculative_config=None, tokenizer='{model}', trust_remote_code=True,"
-                " load_format=auto, tensor_parallel_size={tp}, served_model_name={served}",
+                " model='{model}', speculative_config=None, tokenizer='{model}', skip_tokenizer_init=False,"
+                " tokenizer_mode=auto, revision=None, tokenizer_revision=None",
             ),
         ],
         "worker": [
@@ -97,7 +97,7 @@ VLLM: dict[str, Any] = {
                 "INFO",
                 "parallel_state.py:1929",
                 "world_size={tp} rank={rank} local_rank={rank}"
-                " distributed_init_method=tcp://127.0.0.1:47111 backend=nccl",
+                " distributed_init_method=file:///tmp/vllm_dist_869c9f8ce1824c949e1a2285fa1e8f04 backend=nccl",
             ),
         ],
         "connect": [("Worker", "INFO", "pynccl.py:148", "vLLM is using nccl==2.29.2")],
@@ -288,7 +288,7 @@ SGLANG: dict[str, Any] = {
     # (PR_SET_PDEATHSIG). Whoever kills the launcher before that leaves orphans which go on to load the model.
     "phases": {"children": 0.45, "tied": 0.60, "weights": 0.62, "loaded": 0.88, "listening": 0.95, "ready": 1.0},
     "log": {
-        "start": [("", "", "", "server_args=ServerArgs({non_default})")],
+        "start": [("", "", "", "server_args={non_default}")],
         "connect": [(" TP{rank}", "", "", "Init parallel begin.")],
         "connected": [(" TP{rank}", "", "", "Init parallel ends. elapsed=1.92 s")],
         "weights": [(" TP{rank}", "", "", "Load weight begin. avail mem={free_gib:.2f} GB")],

@@ -36,7 +36,7 @@ class Engine:
         self.clock = process.Clock(self.faults.seconds("load-seconds", recorded.LOAD_SECONDS), DATA["phases"])
         self.log = process.Log(
             DATA, style, tp=self.tp, host=args.host, port=args.port,
-            non_default=", ".join(f"{name}={value!r}" for name, value in given.items()),
+            non_default=given,
         )  # fmt: skip
 
     # The launcher
