@@ -1,7 +1,7 @@
 # Copyright (c) 2026 gpuops.inference contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the stand-ins play and what we know of the engines, against what the scenario real_engines kept of the real ones."""
+"""What the stand-ins play and we know of the engines, against what the scenario real_engines kept of the real ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES, recognise
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -23,7 +24,7 @@ LIFE = ("start", "configured", "core", "worker", "connected", "weights", "loaded
 
 NOT_HERE = {
     # NCCL, and figures of GPU memory
-    "vllm": ("world_size=", "vLLM is using nccl", "Model loading took", "Available KV cache memory", "GPU KV cache size"),
+    "vllm": ("world_size=", "vLLM is using nccl", "Model loading took", "Available KV cache", "GPU KV cache size"),
     # CUDA graphs; a quantised model; a model with latent attention
     "sglang": ("Capture ", "Load weight end", "KV Cache is allocated"),
 }
