@@ -78,7 +78,7 @@ class CallbackModule(CallbackBase):
         self._known: set[str] = set()
         self._base: Optional[Path] = None
         self._directory: Optional[Path] = None
-        self._written = 0.0
+        self._written = self._took = 0.0
         self._process = os.getpid()
         if not self.disabled:
             # Ansible says nothing to callbacks when it is interrupted, or stops at an error of its own.
@@ -141,7 +141,8 @@ class CallbackModule(CallbackBase):
         if self._run:
             now = time.time()
             self._run.see_result(result.host.name, doing_of(result.task), kind, result.result, now)
-            if now - max(self._written, self._run.began) > _NOW_AND_THEN:
+            # Of two hundred hosts it takes a second: a small part of the time, however many there are.
+            if now - max(self._written, self._run.began) > max(_NOW_AND_THEN, 50 * self._took):
                 self._write(RUNNING)
 
     def _learn_values(self, host: Any) -> None:
@@ -161,8 +162,8 @@ class CallbackModule(CallbackBase):
         """Write both files; returns the document if there is anything to tell."""
         if not self._run or not self._run.acted or self._base == Path(os.devnull):
             return None
-        self._written = time.time()
-        document = self._run.as_dict(self._written, state)
+        began = time.time()
+        document = self._run.as_dict(began, state)
         try:
             if self._directory is None:
                 self._directory = new_directory(self._base or Path(DEFAULT_DIRECTORY).absolute(), self._run)
@@ -170,6 +171,8 @@ class CallbackModule(CallbackBase):
             write_private(self._directory / "index.html", page(document))
         except OSError as error:
             self._display.warning(f"The report could not be written: {error}. gpuops_report_dir names its directory.")
+        self._written = time.time()
+        self._took = self._written - began
         return document
 
     def _finish(self, state: str) -> None:

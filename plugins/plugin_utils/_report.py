@@ -10,9 +10,10 @@ docs/report.md documents that document. Nothing here knows Ansible, a clock, or 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import is_secret_name, mask_text, printable
@@ -317,7 +318,7 @@ class Run:
             "counts": {name: count for name, count in counts.items() if count},
             "hosts": hosts,
         }
-        return dict(clean(document, self.secrets))
+        return dict(clean(document, tuple(sorted(self.secrets))))
 
 
 def summary_lines(document: Mapping[str, Any]) -> list[str]:
@@ -332,18 +333,21 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def free_text(host: Mapping[str, Any]) -> str:
-    """How many of its GPUs were proven free, '' where none was looked at."""
-    gpus = host["gpus"]
+    """How many of its GPUs were proven free, '' where it did not come to that."""
+    gpus = [gpu for gpu in host["gpus"] if gpu["verdict"] != "not judged"]
     return f"{sum(gpu['verdict'] == 'free' for gpu in gpus)}/{len(gpus)} GPUs free" if gpus else ""
 
 
 def first_line(text: str) -> str:
-    """The first line, and the second where the first only announces it."""
-    lines = text.strip().splitlines() or [""]
-    return " ".join(line.strip() for line in lines[: 1 + lines[0].endswith(":")])
+    """The first line, or what it only announces: the problem that follows, the GPU that is not free."""
+    lines = [line.strip() for line in text.strip().splitlines()] or [""]
+    counted = re.match(r"\d+ of \d+ GPUs are free", lines[0])
+    if counted:
+        return next((f"{counted.group()}: {line}" for line in lines if line.startswith("GPU")), lines[0])
+    return " ".join([lines[0], *(line.lstrip("- ") for line in lines[1:2] if lines[0].endswith(":"))])
 
 
-def clean(value: Any, secrets: Iterable[str] = (), depth: int = 0) -> Any:
+def clean(value: Any, secrets: Collection[str] = (), depth: int = 0) -> Any:
     """The value as JSON can hold it: masked, printable, not too long. What is no plain data becomes text."""
     if value is None or isinstance(value, (bool, int)):
         return value
@@ -360,8 +364,13 @@ def clean(value: Any, secrets: Iterable[str] = (), depth: int = 0) -> Any:
         items = list(value)
         # All hosts are told, however many; what a host tells of itself has an end.
         return [clean(item, secrets, depth + 1) for item in (items if depth < 2 else items[:_LONGEST_LIST])]
-    text = str(value)[: _LONGEST_LINE * _LONGEST_TEXT]
-    lines = mask_text(text, list(secrets)).split("\n")
+    return _clean_text(str(value)[: _LONGEST_LINE * _LONGEST_TEXT], tuple(secrets))
+
+
+# The same verdict, name or reason stands there for each GPU of each host.
+@lru_cache(maxsize=4096)
+def _clean_text(text: str, secrets: tuple[str, ...]) -> str:
+    lines = mask_text(text, secrets).split("\n")
     if len(lines) > _LONGEST_TEXT:
         lines = [*lines[:_LONGEST_TEXT], f"... and {len(lines) - _LONGEST_TEXT} lines more"]
     return "\n".join(printable(line, _LONGEST_LINE) for line in lines)

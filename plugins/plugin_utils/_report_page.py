@@ -70,6 +70,8 @@ thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .hosts td:nth-child(n+2):nth-child(-n+4), .grid th { white-space: nowrap; }
 .hosts th, .grid tbody th { font-weight: 600; }
+.hosts tbody th { min-width: 16rem; max-width: 24rem; overflow-wrap: anywhere; }
+.hosts td:last-child { min-width: 18rem; }
 .grid tbody th { position: sticky; left: 0; background: var(--paper); }
 .grid td { min-width: 6.6rem; font-variant-numeric: tabular-nums; }
 .grid small { display: block; color: var(--soft); }
@@ -105,7 +107,7 @@ footer { margin-top: 3rem; font-size: .85rem; }
   details { padding: 0 .6rem; } .grid tbody th { max-width: 8.5rem; overflow: hidden; text-overflow: ellipsis; }
   .hosts thead { display: none; } .hosts tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
   .hosts th, .hosts td { display: inline-block; border: 0; padding: 0 .5rem 0 0; }
-  .hosts td:last-child { display: block; } }
+  .hosts tbody th, .hosts td:last-child { display: block; min-width: 0; max-width: none; } }
 @media print { :root { --paper: #fff; --ink: #000; --soft: #444; --line: #bbb; --panel: #f4f4f4; --good: #0b4f27;
   --good-bg: #fff; --warn: #5c3a00; --warn-bg: #fff; --bad: #8d1216; --bad-bg: #fff; --bar: #3d6fb4; --back: #9a6700;
   --curve: #7a3ea8; color-scheme: light; }
@@ -181,8 +183,9 @@ def _tiles(counts: Mapping[str, int]) -> str:
 
 def _host_table(hosts: Sequence[Mapping[str, Any]], numbers: Mapping[int, int]) -> str:
     rows = (
-        f"<tr><th scope=row class=break><a href='#host-{numbers[id(host)]}'>{escape(host['host'])}</a></th>"
-        f"<td>{_mark(host['outcome'], _SIGNS[host['outcome']])}</td><td class=number>{_seconds(host['seconds'])}</td>"
+        f"<tr><th scope=row><a href='#host-{numbers[id(host)]}'>{escape(host['host'])}</a></th>"
+        f"<td>{_mark(host['outcome'], _SIGNS[host['outcome']])}</td>"
+        f"<td class=number>{_seconds(host['seconds']) if host['began'] else ''}</td>"
         f"<td>{free_text(host)}</td><td>{_text(first_line(host['cause']))}</td></tr>\n"
         for host in hosts
     )
@@ -224,11 +227,15 @@ def _gpu(gpu: Optional[Mapping[str, Any]]) -> str:
 def _host(host: Mapping[str, Any], number: int, hosts: int) -> str:
     opened = " open" if host["outcome"] in BAD or hosts <= _ALL_OPEN else ""
     where = f"<p>Failed task: {_text(host['task'])}</p>" if host["task"] else ""
-    gpus = [f"GPU {gpu['index']}: {gpu['verdict']}: {gpu['why']}" for gpu in host["gpus"] if gpu["verdict"] != "free"]
+    gpus = [
+        f"GPU {gpu['index']}: {gpu['verdict']}: {gpu['why']}"
+        for gpu in host["gpus"]
+        if gpu["verdict"] not in ("free", "not judged")
+    ]
+    short = ", ".join(filter(None, [_seconds(host["seconds"]) if host["began"] else "", free_text(host)]))
     parts = [
         f"<details id=host-{number}{opened}><summary><h3>{escape(host['host'])}</h3>"
-        f"{_mark(host['outcome'], _SIGNS[host['outcome']])} <span class=soft>{_seconds(host['seconds'])}"
-        f"{', ' + free_text(host) if host['gpus'] else ''}</span></summary>\n",
+        f"{_mark(host['outcome'], _SIGNS[host['outcome']])} <span class=soft>{short}</span></summary>\n",
         _block("Cause", where + f"<pre>{_text(host['cause'])}</pre>" if host["cause"] else ""),
         _block("Refused", _list(host["refusals"])),
         _block("Not free", _list(gpus)),

@@ -31,7 +31,7 @@ class Browser:
         self._from, back = os.pipe()
         self._process = subprocess.Popen(
             # It reads from descriptor 3 and writes to 4. Root has no sandbox to offer, and the pages are our own.
-            ["sh", "-c", f'exec "$@" 3<&{there} 4>&{back}', "sh", program, "--headless=new", "--no-sandbox",
+            ["bash", "-c", f'exec "$@" 3<&{there} 4>&{back}', "bash", program, "--headless=new", "--no-sandbox",
              "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
              "--remote-debugging-pipe", f"--user-data-dir={self._profile.name}", "about:blank"],
             pass_fds=(there, back), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -50,7 +50,7 @@ class Browser:
             self.do(f"{domain}.enable")
 
     def close(self) -> None:
-        self._process.terminate()
+        self._process.kill()
         self._process.wait(30)
         os.close(self._to)
         os.close(self._from)
@@ -113,6 +113,10 @@ class Browser:
         if "exceptionDetails" in answer:
             raise RuntimeError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
+
+    def metric(self, name: str) -> float:
+        """One of the browser's own counters."""
+        return float(next(m["value"] for m in self.do("Performance.getMetrics")["metrics"] if m["name"] == name))
 
     def picture(self, path: Path) -> Path:
         """The whole page as a PNG, to be looked at."""
