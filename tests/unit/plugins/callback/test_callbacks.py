@@ -82,7 +82,8 @@ def start(
     return subprocess.Popen(
         [Path(sys.executable).with_name("ansible-playbook"), "-i", hosts, playbook, "-e", json.dumps(values)],
         env={
-            **os.environ,
+            # The checks themselves run without colours.
+            **{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
             "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"),
             "ANSIBLE_STDOUT_CALLBACK": "gpuops.inference.fleet",
             "LC_ALL": "C.UTF-8",
