@@ -9,6 +9,7 @@ docs/report.md documents that document. Nothing here knows Ansible, a clock, or 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -353,7 +354,7 @@ def clean(value: Any, secrets: Collection[str] = (), depth: int = 0) -> Any:
         return value
     if isinstance(value, float):
         # JSON has no word for what is no number.
-        return value if value == value and abs(value) != float("inf") else None
+        return value if math.isfinite(value) else None
     if isinstance(value, Mapping) and depth < _DEEPEST:
         items = list(value.items())[:_LONGEST_LIST]
         return {
