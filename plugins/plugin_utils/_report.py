@@ -128,17 +128,18 @@ class Story:
         """kind is ok, failed, unreachable or skipped."""
         began = self.at_work[1] if self.at_work and self.at_work[0].name == doing.name else now
         self.at_work = None
-        if doing.module == "fleet":
-            self._see_gate(result, now)
         if kind == "skipped":
             return
-        if self.began is not None:
+        # What the gate does for this host once it is over takes the run's time, not the host's.
+        if self.began is not None and not (self.outcome and doing.role == "fleet"):
             self.ended = now
         # Once the gate has its word, the play fails by it, which is no news.
         if kind in ("failed", "unreachable") and not self.outcome:
             self.unreachable = kind == "unreachable"
             self.failed_task, self.failure = doing.name, _message(result)
         self.changed = self.changed or (doing.acts and bool(result.get("changed")))
+        if doing.module == "fleet":
+            self._see_gate(result, now)
         self._keep(doing, result, began, now)
 
     def _see_gate(self, result: Mapping[str, Any], now: float) -> None:
