@@ -83,7 +83,9 @@ class CallbackModule(CallbackBase):
         self._draw()
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        self._display.display("no hosts matched", color=C.COLOR_SKIP)
+        # One play of several may well have nobody left to act on.
+        if not self._fleet.hosts:
+            self._display.display("no hosts matched", color=C.COLOR_SKIP)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         looks = bool(task.check_mode) and task.resolved_action == "gpuops.inference.gpu_drain"

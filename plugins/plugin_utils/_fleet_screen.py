@@ -61,7 +61,8 @@ class Host:
 
     def folded(self) -> str:
         """Its line for good, once it is over."""
-        seconds = f"{self.ended - self.began:.0f} s" if self.began is not None else ""
+        begun = self.began is not None and self.outcome != "not_begun"
+        seconds = f"{self.ended - (self.began or 0):.0f} s" if begun else ""
         gpus = f"{self.gpus} GPUs released" if self.gpus else ""
         told = (f"{SIGNS[self.outcome]} {self.label}", self.outcome.replace("_", " "), seconds, gpus)
         return "  ".join(part for part in told if part)

@@ -210,7 +210,8 @@ class Story:
             if self.at_work and self.at_work[0].phase:
                 doing, since = self.at_work
                 stages.append(_stage(doing.phase, since, now - since, ["not finished"], self.back))
-        began, drains = self.began or 0.0, self.drains
+        # Who was only looked at has not begun.
+        began, drains = (self.began or 0.0) if outcome != "not_begun" else 0.0, self.drains
         return {
             "host": self.name,
             "outcome": outcome if outcome in OUTCOMES else "failed",
@@ -328,7 +329,8 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     hosts = sorted(document["hosts"], key=lambda host: OUTCOMES.index(host["outcome"]))
     width = max((len(host["host"]) for host in hosts), default=0)
     return [
-        f"{host['host']:<{width}}  {host['outcome'].replace('_', ' '):<11}  {host['seconds']:>7.1f} s  "
+        f"{host['host']:<{width}}  {host['outcome'].replace('_', ' '):<11}  "
+        f"{format(host['seconds'], '.1f') + ' s' if host['began'] else '':>9}  "
         f"{free_text(host)}  {first_line(host['cause'])}".rstrip()
         for host in hosts
     ]
