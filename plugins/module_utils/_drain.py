@@ -317,7 +317,7 @@ class Drain:
                 self._stop_managed(plan)
                 self._end_supervisors(plan)
                 self._end(plan)
-                plan = make_plan(self._look(), self.policy)
+                plan = self._look_again()
                 if self._more_to_do(plan):
                     continue
             if self._prove(plan):
@@ -328,8 +328,20 @@ class Drain:
         self._prove(plan)
 
     def _look(self) -> Snapshot:
-        self.snapshot = take_snapshot(self.probe, load_units(self.units, self.policy.units), self.policy.units)
+        with ThreadPoolExecutor(max_workers=1) as asked:
+            # The worker takes about as long to start as systemd to tell of all its services.
+            loaded = asked.submit(load_units, self.units, self.policy.units)
+            self.probe.start()
+            self.snapshot = take_snapshot(self.probe, loaded.result(), self.policy.units)
         return self.snapshot
+
+    def _look_again(self) -> Plan:
+        """What there is to do still. Only where an engine or a user is left, all services are asked about once more."""
+        loaded = self.units.show(sorted({*self.snapshot.units, *self.policy.units}))
+        self.snapshot = take_snapshot(self.probe, loaded, self.policy.units)
+        plan = make_plan(self.snapshot, self.policy)
+        left = any(item.seen.used or item.seen.recognition is not None for item in plan.judged)
+        return make_plan(self._look(), self.policy) if plan.acts or left else plan
 
     def _more_to_do(self, plan: Plan) -> bool:
         """Whether the plan has steps that were not tried already: nobody is sent SIGKILL twice."""
@@ -359,6 +371,8 @@ class Drain:
         with self._stage("hold") as actions:
             self.new_holds = [hold.unit for hold in wanted if self.holds.read(hold.unit) is None]
             self.story.held_units = self.holds.place(wanted, self.units)
+            for name in self.story.held_units:
+                self._note(f"hold {name}: {self.hold.reason}", "hold", unit=name)
             actions.extend(f"hold {unit}" for unit in self.story.held_units)
             if not wanted:
                 self.units.daemon_reload()
@@ -373,6 +387,8 @@ class Drain:
         with self._stage("lift") as actions:
             self.story.lifted_units = over
             self.holds.lift(over, self.units)
+            for name in over:
+                self._note(f"lift the hold of {name}", "lift", unit=name)
             actions.extend(f"lift the hold of {unit}" for unit in over)
         self._watch_units([name for name in over if name in {item["unit"] for item in self.story.stopped_units}])
 

@@ -4,7 +4,7 @@
 # This module util is PRIVATE to the collection; it can change in any release.
 """Entries in the host's journal with fields of their own: `journalctl GPUOPS_ACTION=signal` finds every signal sent.
 
-The actions are stage, stop, kill, signal and end of a drain, and phase of a pivot.
+The actions are stage, hold, stop, kill, signal, lift and end of a drain, and phase of a pivot.
 """
 
 from __future__ import annotations

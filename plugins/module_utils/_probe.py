@@ -303,6 +303,10 @@ class Probe:
         told = (self._refusal, self._nvml_refusal, *self._steps, *self._blocked.values())
         return tuple(dict.fromkeys(text for text in told if text))
 
+    def start(self, timeout: float = HELLO) -> None:
+        """Start the worker now, so that the first question finds it ready."""
+        self._start(time.monotonic() + timeout)
+
     def gpus(self, timeout: float) -> GpuReading:
         """One look at all GPUs, within `timeout` seconds (and ENDING more if a process has to be killed)."""
         deadline = time.monotonic() + timeout

@@ -96,7 +96,12 @@ from ansible_collections.gpuops.inference.plugins.module_utils._options import (
     service_name,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import LOCK
-from ansible_collections.gpuops.inference.plugins.module_utils._record import Lock, RecordError, whoami
+from ansible_collections.gpuops.inference.plugins.module_utils._record import (
+    Lock,
+    RecordError,
+    outlive_connection,
+    whoami,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
 
 
@@ -114,13 +119,13 @@ def main() -> None:
     systemd, holds = Units(), Holds()
     try:
         with Lock(LOCK, module.params["lock_timeout"], who["command"]):
+            if not module.check_mode:
+                outlive_connection()
             result = undrain(holds, systemd, set(map(service_name, module.params["units"])), module.check_mode)
             if result["changed"] and not module.check_mode:
-                units = [hold["unit"] for hold in result["lifted"]]
-                Journal().send(
-                    f"Lifted the hold of {', '.join(units)}, for {who['user']} from {who['controller']}",
-                    units=" ".join(units),
-                )
+                for hold in result["lifted"]:
+                    about = {"unit": hold["unit"], "user": who["user"], "controller": who["controller"]}
+                    Journal().send(f"lift the hold of {hold['unit']}", action="lift", **about)
     except (UnitsError, RecordError, HoldError) as failure:
         module.fail_json(msg=str(failure))
     module.exit_json(**result)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._record import (
     Lock,
     LockedError,
     RecordError,
+    outlive_connection,
     read_json,
     whoami,
     write_bytes,
@@ -157,3 +159,15 @@ def test_a_holder_that_wrote_nothing_yet_or_less_is_still_reported(tmp_path: Pat
         path.write_bytes(b'{"pid": 7}')
         with pytest.raises(LockedError, match=r"\? \(pid 7, from \?"), Lock(path):
             pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGPIPE])
+def test_a_cut_connection_ends_no_call_that_has_begun(number: signal.Signals) -> None:
+    child = os.fork()
+    if not child:
+        for default in (signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(default, signal.SIG_DFL)
+        outlive_connection()
+        os.kill(os.getpid(), number)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
