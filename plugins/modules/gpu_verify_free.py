@@ -225,10 +225,13 @@ def main() -> None:
         **host_facts(snapshot),
     }
     ill = [str(finding) for finding in health if finding.fails]
-    not_free = [*plan.missing, *not_free_lines(watch.verdicts)] or [f"{len(plan.gpus)} GPUs are free"]
-    story = "\n".join([*not_free, *left.lines(), *ill])
+    left_lines = left.lines()
     if params["leftovers"] == "fail":
-        ill += left.lines()
+        ill, left_lines = [*ill, *left_lines], []
+    not_free = [*plan.missing, *not_free_lines(watch.verdicts)]
+    # What fails comes first: the first line is all that some see.
+    free_line = [] if not_free else [f"{len(plan.gpus)} GPUs are free"]
+    story = "\n".join([*not_free, *ill, *free_line, *left_lines])
     if module.check_mode:
         refusals = [*plan.refusals, *plan.unsettled, *ghost_faults(snapshot, plan.gpus), *ill]
         result["would_be_free"] = not refusals
