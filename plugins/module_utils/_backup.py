@@ -57,6 +57,19 @@ def keep(files: Files, directory: Path) -> None:
             write_bytes(directory / state.sha256, content)
 
 
+def kept(state: FileState, directory: Path) -> bool:
+    """Whether the copy of a file's content is in `directory`, whole."""
+    try:
+        return hashlib.sha256((directory / state.sha256).read_bytes()).hexdigest() == state.sha256
+    except OSError:
+        return False
+
+
+def differs(path: str, wanted: Optional[FileState]) -> bool:
+    """Whether something else is there."""
+    return _state(Path(path)) != wanted
+
+
 def put_back(files: Files, directory: Path) -> list[str]:
     """Make each path what it was, from the copies in `directory`. Returns the paths that had to be changed.
 

@@ -15,12 +15,19 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.inference.plugins.module_utils._backup import forget, keep, look, put_back
-from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving
+from ansible_collections.gpuops.inference.plugins.module_utils._backup import (
+    differs,
+    forget,
+    keep,
+    kept,
+    look,
+    put_back,
+)
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import argument, serving
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import select_gpus
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import DROP_IN_NAME
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
+from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command, mask_text
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
     BACKUPS,
     CONFIG,
@@ -29,6 +36,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
     RECORDS,
     SYSTEM_UNITS,
 )
+from ansible_collections.gpuops.inference.plugins.module_utils._ports import listeners
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 from ansible_collections.gpuops.inference.plugins.module_utils._record import (
     Lock,
@@ -45,14 +53,20 @@ from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import 
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._transaction import (
     BACKWARD,
+    FORWARD,
+    SETTLED,
     VERSION,
+    FileState,
     Loose,
+    Return,
     Scene,
     TransactionError,
     UnitState,
     at_rest,
+    changed_since,
     decide,
     find_production,
+    find_return,
     observed,
     refuse_overlap,
     seconds_text,
@@ -248,24 +262,82 @@ class PivotRecord:
                 raise TransactionError(_no_way_back(scene))
             run = uuid.uuid4().hex[:8]
             if record is not None and decision.keep:
-                record = {**record, "target": target, "run": run, "by": whoami("pivot")}
+                # From here on it is a pivot to a layout's unit, whatever it was.
+                record = {**record, "target": target, "run": run, "by": whoami("pivot"), "undoes": None}
                 if decision.drain:
                     record = _in_phase(record, "begun")
             else:
                 record = self._new_record(record, run, target, scene)
             if not self._check:
                 self._write(record)
-            return {
-                "changed": False,
-                "run": run,
-                "mode": decision.mode,
-                "drain": decision.drain,
-                "outgoing": record["outgoing"],
-                "existing_units": _existing(scene),
-                "record": self._summary(record),
-                **_public(scene),
-                "msg": decision.why,
-            }
+            return self._begun(record, scene, decision.mode, run, decision.drain, decision.why)
+
+    def begin_back(self, allow_no_rollback: bool, discard_changes: bool) -> Result:
+        """The same for going back to what ran before the last finished pivot."""
+        with self._lock():
+            record = read_json(self._path)
+            scene = self._observe([*self._named, *((record or {}).get("observed", {})), *_undone(record)])
+            refuse_overlap(self._others(), scene)
+            if record is not None and unfinished(record) and _undone(record) and record["phase"] in FORWARD:
+                start = tuple(sorted(name for name, unit in _undone(record).items() if unit.active))
+                why = f"an earlier rollback to {record['target']} was left in phase {record['phase']}; this one goes on"
+                record = {**record, "run": uuid.uuid4().hex[:8], "by": whoami("rollback")}
+            else:
+                way = find_return(record, scene)
+                if way.done or record is None:
+                    return {**self._begun(record, scene, SETTLED, "", False, way.why), "start": list(way.start)}
+                start, why = way.start, way.why
+                faults = [*copies_lost(way), *self._ways(way, scene)]
+                changed = [] if discard_changes else changed_since(way.source, scene)
+                if changed:
+                    faults.append(
+                        f"{'; '.join(changed)} since that pivot: gpuops_discard_changes=true puts the old files back "
+                        "all the same, and keeps a copy of these"
+                    )
+                if scene.servers and not allow_no_rollback:
+                    faults.append(_no_way_back(scene))
+                if faults:
+                    raise TransactionError(f"cannot go back to {', '.join(start)}: {'; '.join(faults)}")
+                undoes = {key: way.source[key] for key in ("id", "target", "backups", "observed", "arrived")}
+                record = {**self._new_record(record, uuid.uuid4().hex[:8], start[0], scene), "undoes": undoes}
+            drain = scene.active != {*start} or bool(scene.servers)
+            if not self._check:
+                self._write(_in_phase(record, "begun") if drain else record)
+            return {**self._begun(record, scene, "return", record["run"], drain, why), "start": list(start)}
+
+    def _ways(self, way: Return, scene: Scene) -> list[str]:
+        return [fault for name in way.start for fault in start_faults(way.before[name], scene)]
+
+    def put_back(self, run: str) -> Result:
+        """Put the files back that the pivot replaced. What it added goes when the engine answers, with enablement."""
+        record = read_json(self._path) if self._check else self._own(run)
+        source = (record or {}).get("undoes") or record or {}
+        before = observed(source) if source else {}
+        files = {path: state for unit in before.values() for path, state in unit.files.items() if state is not None}
+        directory = Path(source.get("backups", ""))
+        changed = [path for path, state in files.items() if differs(path, state)]
+        result: Result = {"diff": [_file_diff(path, files[path], directory) for path in changed]}
+        if self._check:
+            return {**result, "changed": bool(changed), "files": changed, "msg": f"would put back: {_listed(changed)}"}
+        put_back(files, directory)
+        if changed:
+            self._units.daemon_reload()
+        return {**result, "changed": bool(changed), "files": changed, "msg": f"put back: {_listed(changed)}"}
+
+    def _begun(
+        self, record: Optional[Mapping[str, Any]], scene: Scene, mode: str, run: str, drain: bool, why: str
+    ) -> Result:
+        return {
+            "changed": False,
+            "run": run,
+            "mode": mode,
+            "drain": drain,
+            "outgoing": record["outgoing"] if record is not None else [],
+            "existing_units": _existing(scene),
+            "record": self._summary(record),
+            **_public(scene),
+            "msg": why,
+        }
 
     def phase(self, run: str, name: str, cause: str) -> Result:
         """Write down that a step is complete, or that the pivot turns back, and why."""
@@ -326,7 +398,8 @@ class PivotRecord:
                 record = None
             backward = record is not None and record["phase"] in BACKWARD
             scene = self._observe([*self._with_recorded(record), *([target] if target else [])])
-            moves = _moves(scene, target) if target else []
+            undone = _undone(record) if not backward else {}
+            moves = _moves_back(scene, undone) if undone else _moves(scene, target) if target else []
             result: Result = {"diff": _enablement_diff(scene, moves), "moves": [" ".join(move) for move in moves]}
             if self._check:
                 return {**result, "changed": bool(moves), "story": [], "msg": f"would: {_moved(moves)}"}
@@ -339,11 +412,16 @@ class PivotRecord:
                 self._write(record)
             for verb, unit in moves:
                 (self._units.enable if verb == "enable" else self._units.disable)(unit)
+            if record is not None and undone:
+                files = {path: state for each in undone.values() for path, state in each.files.items()}
+                if put_back(files, Path(record["undoes"]["backups"])):
+                    self._units.daemon_reload()
             if record is None:
                 return {**result, "changed": bool(moves), "story": list(told), "msg": _moved(moves)}
-            dependents = self._start_dependents(record) if backward else []
+            dependents = self._start_dependents(record["undoes"] if undone else record) if backward or undone else []
             record = {
                 **record,
+                "arrived": {unit: state.as_dict()["files"] for unit, state in scene.units.items()},
                 "stages": [{"name": stage["name"], "seconds": round(float(stage["seconds"]), 1)} for stage in stages],
             }
             for name in ("rolled_back",) if backward else ("enabled", "done"):
@@ -475,6 +553,72 @@ def _archive(record: Mapping[str, Any]) -> None:
         path.unlink()
 
 
+def _undone(record: Optional[Mapping[str, Any]]) -> dict[str, UnitState]:
+    """The units as they were before the pivot that a record takes back; none for other records."""
+    return observed(record["undoes"]) if record is not None and record.get("undoes") else {}
+
+
+def _moves_back(scene: Scene, before: Mapping[str, UnitState]) -> list[tuple[str, str]]:
+    """What makes enablement what it was, in the same order."""
+    enable = [("enable", name) for name, unit in sorted(before.items()) if unit.enabled and name not in scene.enabled]
+    return enable + [("disable", name) for name in sorted(scene.enabled) if name in before and not before[name].enabled]
+
+
+def copies_lost(way: Return) -> list[str]:
+    """Kept copies without which the files could not be made what they were."""
+    lost = [
+        path
+        for unit in way.before.values()
+        for path, state in unit.files.items()
+        if state is not None and state.sha256 and not kept(state, Path(way.source["backups"]))
+    ]
+    return [f"the copies of {', '.join(lost)} in {way.source['backups']} are gone or damaged"] if lost else []
+
+
+def start_faults(unit: UnitState, scene: Scene) -> Iterator[str]:
+    """Why an engine unit as it was could not serve again."""
+    program = unit.command[0] if unit.command else ""
+    if program.startswith("/"):
+        interpreter = _interpreter(Path(program))
+        if not os.path.exists(program):
+            yield f"its program {program} is gone"
+        elif interpreter and not os.path.exists(interpreter):
+            yield f"{interpreter}, which runs {program}, is gone"
+    if not unit.engine or not unit.command:
+        return
+    where = serving(unit.engine, unit.command)
+    if where.model and where.model.startswith("/") and not os.path.isdir(where.model):
+        yield f"its model {where.model} is gone"
+    engines = {loose.pid for loose in scene.loose}
+    for listener in listeners(where.port, argument(unit.command, "--host") or where.host):
+        if listener.cgroup.rstrip("/").rpartition("/")[2] not in scene.units and listener.pid not in engines:
+            yield f"its port {where.port} is taken by {listener}"
+
+
+def _interpreter(program: Path) -> str:
+    try:
+        with open(program, "rb") as stream:
+            first = stream.readline(256)
+    except OSError:
+        return ""
+    words = first[2:].split() if first.startswith(b"#!") else []
+    return os.fsdecode(words[0]) if words else ""
+
+
+def _file_diff(path: str, state: FileState, directory: Path) -> dict[str, str]:
+    """What going back changes in a file. Who may not read it may not read it here either."""
+    if not state.sha256 or not state.mode & 0o004:
+        return {"before_header": path, "after_header": path, "before": "(not shown)\n", "after": "(as it was)\n"}
+    current = Path(path).read_text("utf-8", "replace") if os.path.isfile(path) else ""
+    wanted = (directory / state.sha256).read_text("utf-8", "replace")
+    return {
+        "before_header": path,
+        "after_header": path,
+        "before": mask_text(current),
+        "after": mask_text(wanted),
+    }
+
+
 def _moves(scene: Scene, target: str) -> list[tuple[str, str]]:
     """What makes `target` the one enabled engine unit; it is enabled first, so that a reboot always finds one."""
     enable = [] if target in scene.enabled else [("enable", target)]
@@ -482,6 +626,10 @@ def _moves(scene: Scene, target: str) -> list[tuple[str, str]]:
 
 
 # --- words ---------------------------------------------------------------------------------------------------------
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing, the files are as they were"
 
 
 def _existing(scene: Scene) -> list[str]:
@@ -548,8 +696,9 @@ def _forth_story(record: Mapping[str, Any], told: Sequence[str], moves: Sequence
     stopped = sorted({name for unit in observed(record).values() for name in unit.dependents})
     back = "" if came_from or target not in record["outgoing"] else ", as before"
     head = f"{came_from} -> {target}" if came_from else f"{target} is in service{back}"
+    undoes = record.get("undoes")
     return [
-        head,
+        f"{head}, as before the pivot to {undoes['target']}" if undoes else head,
         *([f"took {seconds_text(record['stages'])}"] if record["stages"] else []),
         *told,
         *([f"enablement: {_moved(moves)}"] if moves else []),
@@ -571,5 +720,5 @@ def _back_story(record: Mapping[str, Any], told: Sequence[str], started: Sequenc
 
 _WHY = {"rolling_back": "why it failed", "rollback_failed": "why an earlier way back failed"}
 
-STATES = ("show", "begin", "phase", "restore", "finish")
+STATES = ("show", "begin", "begin_back", "phase", "put_back", "restore", "finish")
 PHASES = ("drained", "started", *BACKWARD)

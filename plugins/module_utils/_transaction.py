@@ -204,6 +204,70 @@ def decide(record: Optional[Mapping[str, Any]], target: str, scene: Scene) -> De
     return Decision(OVER, not up, True, f"{left}; this one takes its place")
 
 
+def as_it_was(before: Mapping[str, UnitState], scene: Scene) -> bool:
+    """Whether the observed units run, start at boot and read what they did; started again counts as the same."""
+    now = scene.units
+    return scene.active == {name for name, unit in before.items() if unit.active} and all(
+        name in now
+        and now[name].unit_file_state == unit.unit_file_state
+        and dict(now[name].files) == {**dict.fromkeys(now[name].files), **unit.files}
+        for name, unit in before.items()
+    )
+
+
+@dataclass(frozen=True)
+class Return:
+    """What going back from the last finished pivot means."""
+
+    before: Mapping[str, UnitState]
+    source: Mapping[str, Any]
+    """The record of the pivot that is taken back."""
+    start: tuple[str, ...]
+    done: bool
+    """It is so already."""
+    why: str
+
+
+def find_return(record: Optional[Mapping[str, Any]], scene: Scene) -> Return:
+    """What the engine before the last finished pivot was. TransactionError where there is no going back to it."""
+    if record is None:
+        raise TransactionError("no pivot was made on this host, so there is none to take back")
+    if unfinished(record):
+        raise TransactionError(
+            f"a pivot to {record['target']} was left in phase {record['phase']}: run it again to finish it, or "
+            "restore_production.yml to undo it"
+        )
+    source = record.get("undoes") or record
+    before = observed(source)
+    start = tuple(sorted(name for name, unit in before.items() if unit.active))
+    ended = record["phases"][-1]["at"]
+    went = "failed and was undone" if record["phase"] == "rolled_back" else "was finished"
+    if source is not record:
+        went = "was to be taken back, and was not" if record["phase"] == "rolled_back" else "was taken back"
+    why = f"the pivot to {source['target']} {went}, {ended}"
+    if as_it_was(before, scene):
+        runs = ", ".join(start) or "no engine"
+        return Return(before, source, start, True, f"already back: {why}, and {runs} runs, as before it")
+    if (source is record) == (record["phase"] == "rolled_back"):
+        raise TransactionError(f"{why}; what is different since then is no pivot's doing: use restore_production.yml")
+    if not start:
+        raise TransactionError(f"{why}, and no engine ran before it: drain.yml stops what runs now")
+    return Return(before, source, start, False, why)
+
+
+def changed_since(record: Mapping[str, Any], scene: Scene) -> list[str]:
+    """Files of the engine units that are not as the pivot left them."""
+    found = []
+    for name, left in record.get("arrived", {}).items():
+        files = scene.units[name].files if name in scene.units else {}
+        for path in sorted({*left, *files}):
+            was = left.get(path) and FileState(**left[path])
+            state = files.get(path)
+            if was != state:
+                found.append(f"{path} {'is new' if was is None else 'is gone' if state is None else 'has changed'}")
+    return list(dict.fromkeys(found))
+
+
 @dataclass(frozen=True)
 class Production:
     """The unit that is to serve, why it is that one, and whether the earlier pivot's changes are to be undone."""

@@ -18,8 +18,8 @@ description:
   - Where the failed unit would go on for nothing (a crash loop, an engine that hangs with its memory held), it is
     stopped. A start that is merely slow or stalled is left as it is; the next run joins it.
   - While it waits, one line for each phase is printed on the controller, with how long the last good start of the
-    same command line took. Where the output is a terminal, loaded shards are counted as well. Interrupting the
-    playbook does not interrupt the host. The next run says so and joins the start.
+    same command line took. Where the output is a terminal, loaded shards are counted as well.
+  - Interrupting the playbook does not interrupt the host. The next run says so and joins the start.
   - The key that clients must show is read on the host from the unit's C(EnvironmentFile). It is never a parameter
     and never part of a result.
 author:

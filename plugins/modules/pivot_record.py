@@ -24,7 +24,8 @@ attributes:
   diff_mode:
     support: partial
     details:
-      - Shows how enablement changes with O(state=finish).
+      - Shows how enablement changes with O(state=finish), and how files change with O(state=put_back).
+      - What only its owner may read is not shown.
   idempotent:
     support: full
   action_group:
@@ -35,13 +36,15 @@ options:
       - V(show) reads the record and looks at the engine units. It changes nothing.
       - V(begin) decides how a pivot to O(target) goes on, observes the engine units, keeps their files, and begins
         the record.
+      - V(begin_back) does the same for going back to what ran before the last finished pivot.
       - V(phase) records O(phase).
+      - V(put_back) puts the files back that the pivot to be taken back had replaced.
       - V(restore) puts the files and the enablement of the observed units back. It starts nothing. Without O(run)
         it takes over what another pivot left.
       - V(finish) makes O(target) the one enabled engine unit, or starts what stopped along with the unit that a
         rollback brought back, and closes the record.
     type: str
-    choices: [show, begin, phase, restore, finish]
+    choices: [show, begin, begin_back, phase, put_back, restore, finish]
     default: show
   units:
     description:
@@ -71,6 +74,12 @@ options:
   allow_no_rollback:
     description:
       - Go on though an engine runs that no unit starts and that could therefore not be brought back.
+    type: bool
+    default: false
+  discard_changes:
+    description:
+      - Go back with O(state=begin_back) though files of the engine units were changed since the pivot. What they hold
+        now is kept.
     type: bool
     default: false
   run:
@@ -205,8 +214,10 @@ run:
   returned: with O(state=begin) and O(state=restore)
   type: str
 mode:
-  description: How the pivot goes on. One of V(new), V(resume), V(go back), V(over) and V(settled).
-  returned: with O(state=begin)
+  description:
+    - How the pivot goes on. One of V(new), V(resume), V(go back), V(over) and V(settled).
+    - V(return) or V(settled) with O(state=begin_back).
+  returned: with O(state=begin) and O(state=begin_back)
   type: str
 drain:
   description: Whether the GPUs must be drained first.
@@ -228,12 +239,12 @@ touched:
   type: bool
 start:
   description: The units that ran when the pivot began, and must run again.
-  returned: with O(state=restore)
+  returned: with O(state=restore) and O(state=begin_back)
   type: list
   elements: str
 files:
   description: What was put back.
-  returned: with O(state=restore)
+  returned: with O(state=restore) and O(state=put_back)
   type: list
   elements: str
 moves:
@@ -272,6 +283,10 @@ def run_module(module: AnsibleModule) -> dict[str, Any]:
         outlive_connection()
     if params["state"] == "begin":
         return pivot.begin(params["target"], params["allow_no_rollback"])
+    if params["state"] == "begin_back":
+        return pivot.begin_back(params["allow_no_rollback"], params["discard_changes"])
+    if params["state"] == "put_back":
+        return pivot.put_back(params["run"])
     if params["state"] == "phase":
         return pivot.phase(params["run"], params["phase"], params["cause"])
     if params["state"] == "restore":
@@ -304,6 +319,7 @@ def main() -> None:
             "target": {"type": "str"},
             "production_unit": {"type": "str", "default": ""},
             "allow_no_rollback": {"type": "bool", "default": False},
+            "discard_changes": {"type": "bool", "default": False},
             "run": {"type": "str", "default": ""},
             "phase": {"type": "str", "choices": list(PHASES)},
             "cause": {"type": "str", "default": ""},

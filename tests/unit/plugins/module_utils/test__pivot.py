@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -409,3 +410,159 @@ def test_a_unit_at_rest_belongs_to_the_gpus_that_its_environment_names(tmp_path:
     host.unit(replace(stopped, name="whole.service"), [])
     assert set(scene(host, gpus=["7"]).units) == {"chat.service", "whole.service"}, "it names none: it takes all"
     assert scene(host, gpus=["7"]).gpus == {7}
+
+
+def settle(host: Host) -> str:
+    """A pivot that was finished; vLLM's unit was rewritten on the way."""
+    run = go(host)
+    host.path("vllm.service").write_text("vllm as the pivot left it\n")
+    host.pivot().finish(run, "sglang.service", [], [])
+    host.calls.clear()
+    return run
+
+
+def back(host: Host, **knobs: bool) -> dict[str, Any]:
+    return host.pivot().begin_back(knobs.get("allow", False), knobs.get("discard", False))
+
+
+def test_back_at_any_later_time(host: Host) -> None:
+    settle(host)
+    begun = back(host)
+    assert (begun["mode"], begun["drain"], begun["start"]) == ("return", True, ["vllm.service"])
+    drain(host)
+    put = host.pivot().put_back(begun["run"])
+    assert put["changed"] and put["files"] == [str(host.path("vllm.service"))]
+    assert host.path("vllm.service").read_text() == "vllm as it was\n"
+    assert host.path("sglang.service").exists(), "what runs now can come back until the other answers"
+    assert not host.pivot().put_back(begun["run"])["changed"]
+    host.active["vllm.service"] = "third"
+    host.calls.clear()
+    done = host.pivot().finish(begun["run"], "vllm.service", [], ["vllm answers"])
+    assert host.calls == ["enable vllm.service", "disable sglang.service", "daemon-reload", "start gateway.service"]
+    assert not host.path("sglang.service").exists()
+    assert done["story"][0] == "sglang.service -> vllm.service, as before the pivot to sglang.service"
+    again = back(host)
+    assert (again["mode"], again["drain"], again["start"]) == ("settled", False, ["vllm.service"])
+    assert again["msg"].startswith("already back: the pivot to sglang.service was taken back, ")
+
+
+def test_back_stays_where_the_old_engine_does_not_come_up(host: Host) -> None:
+    settle(host)
+    run = back(host)["run"]
+    drain(host)
+    host.pivot().put_back(run)
+    host.pivot().phase(run, "started", "")
+    host.pivot().phase(run, "rolling_back", "vllm crashed")
+    restored = host.pivot().restore(run)
+    assert restored["start"] == ["sglang.service"]
+    assert host.path("vllm.service").read_text() == "vllm as the pivot left it\n"
+    host.active["sglang.service"] = "fourth"
+    assert "vllm crashed" in "\n".join(host.pivot().finish(run, "", [], [])["story"])
+    assert host.states == {"vllm.service": "disabled", "sglang.service": "enabled"}
+    again = back(host)
+    assert again["mode"] == "return" and "was to be taken back, and was not" in again["msg"]
+
+
+def test_back_is_refused_where_the_pivot_itself_came_back(host: Host) -> None:
+    run = go(host)
+    host.pivot().phase(run, "rolling_back", "x")
+    drain(host)
+    host.pivot().restore(run)
+    host.active["vllm.service"] = "second"
+    host.pivot().finish(run, "", [], [])
+    assert back(host)["mode"] == "settled"
+    host.deploy("vllm.service", "by hand\n")
+    with pytest.raises(TransactionError, match="use restore_production.yml"):
+        back(host)
+
+
+def test_back_is_refused_where_files_were_changed_since_unless_told_so(host: Host) -> None:
+    settle(host)
+    host.path("sglang.service").write_text("by hand\n")
+    with pytest.raises(TransactionError, match=r"sglang.service has changed since that pivot: gpuops_discard_changes"):
+        back(host)
+    record = left()
+    assert record is not None and record["phase"] == "done"
+    run = back(host, discard=True)["run"]
+    drain(host)
+    host.pivot().phase(run, "rolling_back", "x")
+    host.path("sglang.service").unlink()
+    host.pivot().restore(run)
+    assert host.path("sglang.service").read_text() == "by hand\n", "it was kept"
+
+
+def test_back_is_refused_without_the_copies(host: Host) -> None:
+    settle(host)
+    record = left()
+    assert record is not None
+    for copy in Path(record["backups"]).iterdir():
+        copy.write_text("damaged")
+    with pytest.raises(TransactionError, match="are gone or damaged"):
+        back(host)
+
+
+def test_back_is_refused_where_nothing_is_to_go_back_to(host: Host) -> None:
+    with pytest.raises(TransactionError, match="no pivot was made"):
+        back(host)
+    go(host)
+    with pytest.raises(TransactionError, match="run it again to finish it"):
+        back(host)
+
+
+def test_back_is_refused_where_no_engine_ran_before(host: Host) -> None:
+    drain(host)
+    settle(host)
+    with pytest.raises(TransactionError, match="no engine ran before it: drain.yml"):
+        back(host)
+
+
+def test_back_that_was_cut_short_goes_on_and_a_pivot_takes_it_over(host: Host) -> None:
+    settle(host)
+    first = back(host)["run"]
+    drain(host)
+    again = back(host)
+    assert again["run"] != first and again["mode"] == "return" and again["drain"]
+    over = host.pivot().begin("vllm.service", False)
+    assert over["mode"] == "resume"
+    host.deploy("vllm.service", "vllm as in a layout\n")
+    host.active["vllm.service"] = "third"
+    host.pivot().finish(over["run"], "vllm.service", [], [])
+    assert host.path("vllm.service").read_text() == "vllm as in a layout\n"
+    assert host.path("sglang.service").exists()
+
+
+def test_back_in_check_mode_shows_the_files_and_touches_none(host: Host) -> None:
+    settle(host)
+    before = left()
+    begun = host.pivot(check=True).begin_back(False, False)
+    put = host.pivot(check=True).put_back(begun["run"])
+    assert put["changed"]
+    assert (put["diff"][0]["before"], put["diff"][0]["after"]) == ("vllm as the pivot left it\n", "vllm as it was\n")
+    assert host.path("vllm.service").read_text() == "vllm as the pivot left it\n"
+    assert left() == before
+
+
+def test_what_only_its_owner_may_read_is_not_shown(host: Host) -> None:
+    host.path("vllm.service").chmod(0o600)
+    settle(host)
+    (diff,) = host.pivot(check=True).put_back("")["diff"]
+    assert diff["after"] == "(as it was)\n"
+
+
+def test_what_an_engine_needs_to_serve_again_is_looked_at(tmp_path: Path) -> None:
+    script = tmp_path / "vllm"
+    unit = UnitState("vllm.service", "vllm", command=(str(script), "serve", "/models/gone", "--port", "1"))
+    nothing = Scene({})
+    assert list(_pivot.start_faults(unit, nothing)) == [
+        f"its program {script} is gone",
+        "its model /models/gone is gone",
+    ]
+    script.write_text("#!/opt/gone/python -I\n")
+    assert next(_pivot.start_faults(unit, nothing)) == f"/opt/gone/python, which runs {script}, is gone"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        unit = UnitState("vllm.service", "vllm", command=("vllm", "serve", "x", "--port", str(port)))
+        (fault,) = _pivot.start_faults(unit, nothing)
+    assert fault.startswith(f"its port {port} is taken by ")
