@@ -223,6 +223,10 @@ drain:
   description: Whether the GPUs must be drained first.
   returned: with O(state=begin)
   type: bool
+serves:
+  description: Whether there is nothing to go back from, and what ran before answers.
+  returned: with O(state=begin_back)
+  type: bool
 outgoing:
   description: The units that ran when the pivot began.
   returned: with O(state=begin)
@@ -284,7 +288,8 @@ def run_module(module: AnsibleModule) -> dict[str, Any]:
     if params["state"] == "begin":
         return pivot.begin(params["target"], params["allow_no_rollback"])
     if params["state"] == "begin_back":
-        return pivot.begin_back(params["allow_no_rollback"], params["discard_changes"])
+        begun = pivot.begin_back(params["allow_no_rollback"], params["discard_changes"])
+        return {**begun, "serves": begun["mode"] == "settled" and all(map(_ready, begun["start"]))}
     if params["state"] == "put_back":
         return pivot.put_back(params["run"])
     if params["state"] == "phase":
@@ -306,8 +311,12 @@ def _settled(shown: dict[str, Any]) -> bool:
         shown["production"]["at_rest"]
         and not shown["unfinished"]
         and [each["unit"] for each in shown["engines"] if each["enabled"]] == [unit]
-        and not Service(Host(), Order(unit, "ready")).run()["failed"]
+        and _ready(unit)
     )
+
+
+def _ready(unit: str) -> bool:
+    return not Service(Host(), Order(unit, "ready")).run()["failed"]
 
 
 def main() -> None:
