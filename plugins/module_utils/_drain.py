@@ -39,6 +39,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._leftovers import
     remove_segments,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._managed import Managed, Stopped, stop
+from ansible_collections.gpuops.inference.plugins.module_utils._options import knob
 from ansible_collections.gpuops.inference.plugins.module_utils._owners import USER_UNIT, Owner, restarts
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import (
     OBSERVER,
@@ -479,7 +480,7 @@ class Drain:
             busy = [f"{name} is not idle: {outcome.why}" for name, outcome in outcomes.items() if not outcome.quiet]
             if busy and not self.cut_requests:
                 raise NotQuietError(
-                    "; ".join(busy) + ". Nothing was stopped; on_quiesce_timeout: proceed cuts them off"
+                    f"{'; '.join(busy)}. Nothing was stopped; {knob('on_quiesce_timeout', 'proceed')} cuts them off"
                 )
 
     # --- engine units -------------------------------------------------------------------------------------------------

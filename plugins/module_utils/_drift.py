@@ -96,12 +96,13 @@ def on_its_port(port: int, strangers: Sequence[object]) -> list[Difference]:
 def foreign_drop_ins(unit: Unit) -> list[str]:
     """Drop-ins that change a unit of ours. A unit that somebody wrote by hand may well have some of his own."""
     put_there = [path for path in unit.drop_in_paths if path.startswith(_PUT_THERE) and Path(path).name != DROP_IN_NAME]
-    return put_there if put_there and _begins_ours(Path(unit.fragment_path)) else []
+    return put_there if put_there and is_ours(unit.fragment_path) else []
 
 
-def _begins_ours(path: Path) -> bool:
+def is_ours(path: str) -> bool:
+    """Whether a unit file was made from a layout."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").startswith(_OURS)
+        return Path(path).read_text(encoding="utf-8", errors="replace").startswith(_OURS)
     except OSError:
         return False
 

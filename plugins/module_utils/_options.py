@@ -23,12 +23,20 @@ def service_name(name: str) -> str:
     return name if name.endswith(".service") else f"{name}.service"
 
 
+def knob(name: str, value: object) -> str:
+    """How to set an option, for whoever calls a module and for whoever runs the playbooks."""
+    return f"`{name}: {value}` (gpuops_{name})"
+
+
 def option_faults(params: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with a module's options beyond their types, each with what to write instead."""
     for name, value in params.items():
         # Not only what is below zero: a wait of `nan` or `inf` seconds never ends.
         if isinstance(value, (int, float)) and not 0 <= value < math.inf:
             yield f"{name} is {value}; it must be a number that is not negative"
+    for name in ("warmup_tokens", "warmup_concurrency"):
+        if params.get(name) == 0:
+            yield f"{name} is 0; it must be at least 1"
     port = params.get("port")
     if port is not None and not 0 < port < 65536:
         yield f"port is {port}; it must be between 1 and 65535"

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._engines import i
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, select_gpus, spans
 from ansible_collections.gpuops.inference.plugins.module_utils._managed import Managed
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command, printable
+from ansible_collections.gpuops.inference.plugins.module_utils._options import knob
 from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
     CONTAINER,
     DOCKER,
@@ -549,7 +550,7 @@ def _refusals(
                 managed.setdefault(owner, []).append(item)
                 continue
             whole = f" (`{owner.instead}` ends all of the session)" if owner.kind == SESSION else ""
-            instead = f"ask its owner to end it{whole}, or pass `foreign: end`"
+            instead = f"ask its owner to end it{whole}, or pass {knob('foreign', 'end')}"
             if restarts(owner):
                 instead += f"; if {printable(owner.name)} is there to run an engine, name it in `units`"
             refusals.append(f"{where} held by {who}, {item.why}: {instead}")
@@ -587,10 +588,10 @@ def _managed_refusal(owner: Owner, items: list[Judged], snapshot: Snapshot, poli
     elif why := _unstoppable(managed):
         advice = why
     elif managed.alive:
-        option = "containers: stop" if owner.kind == CONTAINER else "user_units: stop"
-        advice = f"stop it with `{owner.instead}`, or pass `{option}`"
+        option = knob("containers" if owner.kind == CONTAINER else "user_units", "stop")
+        advice = f"stop it with `{owner.instead}`, or pass {option}"
     else:
-        advice = "its monitor is gone, so no runtime stops it: pass `containers: stop` to end its processes"
+        advice = f"its monitor is gone, so no runtime stops it: pass {knob('containers', 'stop')} to end its processes"
     return f"{where}{_who(items[0])}{others} of {owner}: {advice}"
 
 
@@ -606,7 +607,7 @@ def _restarters(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[str]:
             starter = f"pid {launcher.process.pid} ({command_text(launcher)[:60]}) of {name}"
             yield (
                 f"{_who(item)} was started by {starter}, which may start it again: name {name} in `units`, "
-                "or pass `force: true` to end the engine alone"
+                f"or pass {knob('force', 'true')} to end the engine alone"
             )
 
 
@@ -616,7 +617,7 @@ def _unsettled(snapshot: Snapshot, policy: Policy, gpus: Iterable[Gpu], judged: 
         if item.action != "leave" and item.seen.sigkill_pending:
             yield (
                 f"{_who(item)} was sent SIGKILL before and has not died (state {item.seen.process.state}): only a GPU "
-                "reset or a reboot frees what it holds; pass `force: true` to drain the rest"
+                f"reset or a reboot frees what it holds; pass {knob('force', 'true')} to drain the rest"
             )
     for gpu in gpus:
         used = gpu.memory.used if gpu.memory else 0

@@ -28,11 +28,17 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils import _parsing
-from ansible_collections.gpuops.inference.plugins.module_utils._drift import changed_arguments
-from ansible_collections.gpuops.inference.plugins.module_utils._engines import serving, unknown_to, version_numbers
+from ansible_collections.gpuops.inference.plugins.module_utils._drift import changed_arguments, is_ours
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import (
+    argument,
+    serving,
+    unknown_to,
+    version_numbers,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading, excerpt
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command
 from ansible_collections.gpuops.inference.plugins.module_utils._memory import Need, advice, reckon, told
+from ansible_collections.gpuops.inference.plugins.module_utils._options import knob
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import CONFIG, STATE
 from ansible_collections.gpuops.inference.plugins.module_utils._ports import listeners
 from ansible_collections.gpuops.inference.plugins.module_utils._safetensors import (
@@ -411,6 +417,9 @@ def unit_faults(layout: Mapping[str, Any], systemd: int) -> Iterator[str]:
                 yield f"systemd-analyze verify: {excerpt(line, LARGEST_COMPLAINT)}; correct the layout"
 
 
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
 def port_faults(engine: Mapping[str, Any], snapshot: Snapshot) -> Iterator[str]:
     """Whether the port will be free once the engines are drained."""
     host, port = engine["host"], engine["port"]
@@ -427,12 +436,40 @@ def port_faults(engine: Mapping[str, Any], snapshot: Snapshot) -> Iterator[str]:
             yield f"nothing can listen on {host}: {error.strerror or error}; {where.replace('.port', '.host')}"
 
 
+# --- what changes for others ------------------------------------------------------------------------------------------
+
+
+def changes(engine: Mapping[str, Any], snapshot: Snapshot, gpus: Sequence[int] = ()) -> Iterator[str]:
+    """What a pivot changes for whoever wrote the unit that is there, and for clients of what serves now."""
+    name, host, port = engine["unit"], engine["host"], engine["port"]
+    known = snapshot.units.get(name)
+    file = known.unit.fragment_path if known else engine["unit_path"]
+    if os.path.exists(file) and not is_ours(file):
+        yield f"{file} was not made from a layout and is replaced by what the layout says; rollback.yml puts it back"
+    later = serving(engine["engine"], engine["argv"])
+    for other, engine_unit in sorted(snapshot.units.items()):
+        unit = engine_unit.unit
+        if unit.active_state != "active" or (gpus and not concerns(engine_unit, gpus, snapshot)):
+            continue
+        now = serving(engine_unit.engine, unit.exec_start)
+        listens = argument(unit.exec_start, "--host") or now.host
+        if (listens, now.port) != (host, port):
+            alone = "" if listens in _LOOPBACK or host not in _LOOPBACK else ", which only this host itself reaches"
+            yield (
+                f"clients: {other} answers on {listens} port {now.port}, {name} will on {host} port {port}{alone}; "
+                f"point them there, or keep the address with engines.{engine['engine']}.host and .port in "
+                "gpuops_layout_overrides"
+            )
+        if now.served_model != later.served_model:
+            yield f"clients: the model {now.served_model} will be called {later.served_model}"
+
+
 # --- the way back -----------------------------------------------------------------------------------------------------
 
 
 def rollback_faults(incoming: str, snapshot: Snapshot, gpus: Sequence[int] = ()) -> Iterator[str]:
     """Whether what serves now, on these GPUs if some are named, could be brought back by starting its unit."""
-    allow = "if going back to it does not matter, set preflight_allow_no_rollback: true"
+    allow = f"if going back to it does not matter, pass {knob('allow_no_rollback', 'true')}"
     members = {pid for engine_unit in snapshot.units.values() for pid in engine_unit.pids}
     for pid, seen in sorted(snapshot.seen.items()):
         loose = seen.recognition and seen.recognition.role == "main" and pid not in members and not seen.process.dead

@@ -13,7 +13,8 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Optional
@@ -24,6 +25,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._engines import E
 _HEALTH_TIMEOUT = 25.0
 _MODELS_TIMEOUT = 10.0
 _COMPLETION_TIMEOUT = 120.0
+_WARMUP_TIMEOUT = 600.0
 
 _LONGEST_ANSWER = 1 << 20
 
@@ -165,6 +167,55 @@ def look(
         return Look(passed, model=model)
     except NoAnswer as error:
         return Look(passed, str(error))
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What an engine generated, and in how many seconds."""
+
+    prompts: int
+    concurrency: int
+    tokens: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tokens_per_second:.1f} tokens per second ({self.tokens} tokens for {self.prompts} prompts, "
+            f"{self.concurrency} at a time)"
+        )
+
+
+def complete(
+    ask: Ask,
+    engine: Engine,
+    model: str,
+    prompts: Sequence[str],
+    tokens: int,
+    concurrency: int,
+    clock: Callable[[], float],
+) -> Pace:
+    """Have all prompts completed, with so many tokens each. NoAnswer says which could not be."""
+
+    def one(prompt: str) -> int:
+        # Else a model that has said enough after three tokens would look slow.
+        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        answer = ask(Question(engine.completion_path, _WARMUP_TIMEOUT, body))
+        if answer.status != 200:
+            raise NoAnswer(f"{engine.completion_path} says {_said(answer)}")
+        usage = _json(answer.text).get("usage")
+        generated = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        if not isinstance(generated, int):
+            raise NoAnswer(f"{engine.completion_path} does not say how many tokens it generated")
+        return generated
+
+    began = clock()
+    with ThreadPoolExecutor(max_workers=concurrency) as pool:
+        generated = sum(pool.map(one, prompts))
+    return Pace(len(prompts), min(concurrency, len(prompts)), generated, clock() - began)
 
 
 def _refused(answer: Answer) -> bool:

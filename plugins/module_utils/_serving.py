@@ -51,7 +51,16 @@ from ansible_collections.gpuops.inference.plugins.module_utils._masking import (
 from ansible_collections.gpuops.inference.plugins.module_utils._options import service_name
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import STARTS
 from ansible_collections.gpuops.inference.plugins.module_utils._ports import Listener, listeners
-from ansible_collections.gpuops.inference.plugins.module_utils._ready import Ask, Asking, Look, asker, look
+from ansible_collections.gpuops.inference.plugins.module_utils._ready import (
+    Ask,
+    Asking,
+    Look,
+    NoAnswer,
+    Pace,
+    asker,
+    complete,
+    look,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError, now, read_start, write_json
 from ansible_collections.gpuops.inference.plugins.module_utils._starting import Start, Verdict
 from ansible_collections.gpuops.inference.plugins.module_utils._units import (
@@ -71,6 +80,9 @@ _PACE = 0.25
 _FIRST_ANSWER = 5.0
 # A counter that moves is told this often; a new phase at once.
 _TELL = 5.0
+
+# What is completed where a pace is asked for and no prompts are given.
+_PROMPT = "Count from one to one thousand, in words:"
 
 # Command lines whose last good start is remembered.
 _KEPT = 8
@@ -161,6 +173,10 @@ class Order:
     stop_timeout: Optional[float] = None
     restart_on_drift: bool = False
     log_lines: int = 20
+    warmup_prompts: Sequence[str] = ()
+    warmup_tokens: int = 128
+    warmup_concurrency: int = 1
+    min_tokens_per_second: float = 0.0
     check_mode: bool = False
 
 
@@ -192,6 +208,7 @@ class Service:
             "log": [],
             "stages": [],
             "held": None,
+            "warmup": None,
             "diff": {"before": {}, "after": {}},
         }
 
@@ -433,7 +450,51 @@ class Service:
         if at_once:
             drift = "; ".join(difference.text for difference in self._drift)
             return f"{answers}, but {drift}" if drift else answers
-        return f"{answers}, ready {ended - began:.1f} s after {since}"
+        return f"{answers}, ready {ended - began:.1f} s after {since}{self._warm_up(where, start.model)}"
+
+    def _warm_up(self, where: Serving, model: str) -> str:
+        """Have the prompts completed and, where there is a floor, once more to see how fast that goes."""
+        order, host = self._order, self._host
+        floor = order.min_tokens_per_second
+        prompts = list(order.warmup_prompts) or ([_PROMPT] * order.warmup_concurrency if floor else [])
+        if not prompts:
+            return ""
+        began = host.clock()
+        self._tell("warming up", f"warming up with {len(prompts)} prompts", began)
+        ask = host.asker(where.host, where.port, self._key)
+
+        def once() -> Pace:
+            return complete(
+                ask,
+                ENGINES[where.engine],
+                model,
+                prompts,
+                order.warmup_tokens,
+                max(1, order.warmup_concurrency),
+                host.clock,
+            )
+
+        try:
+            pace = once()
+            if floor:
+                # The first round compiled what was left to compile.
+                pace = once()
+        except NoAnswer as error:
+            raise ServiceError(f"it became ready and does not get through the warm-up: {error}") from error
+        finally:
+            self._add_stage("warm-up", host.clock() - began)
+        self._result["warmup"] = {
+            "prompts": pace.prompts,
+            "concurrency": pace.concurrency,
+            "tokens": pace.tokens,
+            "seconds": round(pace.seconds, 3),
+            "tokens_per_second": round(pace.tokens_per_second, 1),
+        }
+        if pace.tokens_per_second < floor:
+            raise ServiceError(
+                f"it is too slow: {pace}, at least {floor:g} are asked for (gpuops_min_tokens_per_second)"
+            )
+        return f", generates {pace}"
 
     def _watch(self, start: Start, where: Serving, ours: bool) -> tuple[Verdict, bool]:
         """The verdict, and whether it was ready before anything had to be waited for."""

@@ -131,6 +131,11 @@ class Start:
         counts = self.done and self.phase == LOADING
         return f"{self.phase}, shard {self.done} of {self.total}" if counts else self.phase
 
+    @property
+    def model(self) -> str:
+        """The served model that answered, '' while none did."""
+        return self._look.model if self._look is not None else ""
+
     def see_unit(self, now: float, unit: Unit, io_bytes: int = 0) -> None:
         """The unit as it is now, and the bytes that its processes have moved so far."""
         self._unit = unit

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
 from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, spans
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import Hold
+from ansible_collections.gpuops.inference.plugins.module_utils._options import knob
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Judged, Plan, ghost_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._release import FREE, Verdict
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
@@ -123,7 +124,7 @@ def _lines(result: Mapping[str, Any], verdicts: Mapping[int, Verdict], error: st
         lines.append(f"removed from /dev/shm what dead engines left: {len(result['removed'])} segments, {size:.0f} MiB")
     lines += result["respawned"]
     if result["starters"] and not result["respawned"]:
-        lines.append(f"not held any more: {'; '.join(result['starters'])}; keep_hold: true would keep it from that")
+        lines.append(f"not held any more: {'; '.join(result['starters'])}; {knob('keep_hold', 'true')} would hold it")
     return lines
 
 

@@ -94,6 +94,13 @@ driver_version:
   description: Version of the kernel driver; empty if NVML does not answer.
   returned: always
   type: str
+notes:
+  description:
+    - What a pivot changes for others. A unit that was not made from a layout is replaced, clients must ask at another
+      address or for another model.
+  returned: always
+  type: list
+  elements: str
 settled:
   description: Whether the engine serves already as asked, so that a pivot to it has nothing to do.
   returned: always
@@ -119,6 +126,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._pivot import Piv
 from ansible_collections.gpuops.inference.plugins.module_utils._preflight import (
     Problem,
     ask_engine,
+    changes,
     driver_faults,
     gpu_faults,
     memory_faults,
@@ -161,7 +169,7 @@ def main() -> None:
         module.fail_json(msg="layout is not what the role gpuops.inference.layout makes; run that role first")
     now = what_runs(layout, engine, module.params)
     if now["settled"]:
-        empty: dict[str, Any] = {"problems": [], "checks": [], "engine_version": "", "driver_version": ""}
+        empty: dict[str, Any] = {"problems": [], "checks": [], "engine_version": "", "driver_version": "", "notes": []}
         module.exit_json(msg=f"{engine['unit']} serves already as asked", changed=False, **empty, **now)
     try:
         result = {**examine(layout, engine, module.params), **now}
@@ -171,8 +179,8 @@ def main() -> None:
     result["problems"] = [{"check": problem.check, "message": problem.message} for problem in found]
     if found:
         module.fail_json(msg=story(found, engine["unit"]), changed=False, **result)
-    memory = f"; {result['memory']}" if result["memory"] else ""
-    module.exit_json(msg=f"nothing stands in the way of {engine['unit']}{memory}", changed=False, **result)
+    words = [f"nothing stands in the way of {engine['unit']}", result["memory"], *result["notes"]]
+    module.exit_json(msg="; ".join(filter(None, words)), changed=False, **result)
 
 
 def what_runs(layout: Mapping[str, Any], engine: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,6 +232,7 @@ def examine(layout: dict, engine: dict, params: dict) -> dict:
     found += installed.faults
     reading = GpuReading()
     need = None
+    notes: list[str] = []
     if systemd and cgroups == "v2":
         check("units", unit_faults(layout, systemd))
         with Probe() as probe:
@@ -235,6 +244,7 @@ def examine(layout: dict, engine: dict, params: dict) -> dict:
         need = memory_need(layout, engine, reading)
         check("memory", memory_faults(engine["engine"], need))
         check("port", port_faults(engine, snapshot))
+        notes = list(changes(engine, snapshot, layout["gpus"]["indexes"]))
         if not params["allow_no_rollback"]:
             check("rollback", rollback_faults(engine["unit"], snapshot, layout["gpus"]["indexes"]))
     return {
@@ -242,6 +252,7 @@ def examine(layout: dict, engine: dict, params: dict) -> dict:
         "checks": checks,
         "engine_version": installed.version,
         "driver_version": reading.driver_version,
+        "notes": notes,
         "memory": told(engine["engine"], need) if need else "",
     }
 

@@ -112,6 +112,30 @@ options:
       - Otherwise that is only reported in RV(drift).
     type: bool
     default: false
+  warmup_prompts:
+    description:
+      - Prompts to have completed once the engine is ready, before the start counts as good.
+    type: list
+    elements: str
+    default: []
+  warmup_tokens:
+    description:
+      - How many tokens to have generated for each of them.
+    type: int
+    default: 128
+  warmup_concurrency:
+    description:
+      - How many of them to ask for at a time.
+    type: int
+    default: 1
+  min_tokens_per_second:
+    description:
+      - The tokens per second, over all of O(warmup_concurrency), below which the start counts as failed. V(0) for no
+        floor. The engine is left as it is.
+      - The prompts are completed twice, and the second time counts. Without O(warmup_prompts) it is one of our own.
+      - An engine that was ready before is not measured.
+    type: float
+    default: 0
   log_lines:
     description:
       - How many lines of the start's log to return at most.
@@ -199,6 +223,11 @@ process:
       description: Those of its arguments that make it a profiling run.
       type: list
       elements: str
+warmup:
+  description: What was generated for the warm-up prompts the last time. Null where there was none.
+  returned: always
+  type: dict
+  sample: {"prompts": 2, "concurrency": 2, "tokens": 256, "seconds": 3.2, "tokens_per_second": 80.0}
 drift:
   description:
     - Where the engine differs from what its unit's files say, each with what to do about it.
@@ -256,6 +285,10 @@ ARGUMENTS: dict[str, Any] = {
     "stall_timeout": {"type": "float", "default": 600.0},
     "stop_timeout": {"type": "float"},
     "restart_on_drift": {"type": "bool", "default": False},
+    "warmup_prompts": {"type": "list", "elements": "str", "default": []},
+    "warmup_tokens": {"type": "int", "default": 128},
+    "warmup_concurrency": {"type": "int", "default": 1},
+    "min_tokens_per_second": {"type": "float", "default": 0.0},
     "log_lines": {"type": "int", "default": 20},
 }
 

@@ -110,7 +110,7 @@ def _engine_spec(name: str) -> dict[str, Any]:
         "flags": {"type": "dict", "default": {}},
         "environment": {"type": "dict", "default": {}},
         "stop_timeout": {"type": "int", "default": 60},
-        "restart": {"type": "str", "default": "on-failure", "choices": ["no", "on-failure"]},
+        "restart": {"type": "str", "default": "always", "choices": ["no", "on-failure", "always"]},
     }
 
 

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What an engine's unit asks before it starts its engine, and how it stops one.
 
-  engine_guard.py start HOST PORT    exit 75 and say why, if a process holds a GPU of the unit or the port is taken
+  engine_guard.py start HOST PORT    exit 75 and say why, if a process holds a GPU of the unit or the port is taken;
+                                     systemd does not try that again
   engine_guard.py stop [PID]         SIGTERM, then wait a few seconds for the process to end
 
 Standard library only, and an answer also when the driver has none: who holds a GPU is read from descriptors. The driver
@@ -22,6 +23,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Optional
 
 REFUSED = os.EX_TEMPFAIL
@@ -54,8 +56,21 @@ def refuse_start(host: str, port: int) -> int:
     if taken:
         reasons.append(taken)
     for reason in reasons:
-        print(f"refused: {reason}", file=sys.stderr)
+        print(f"refused: {reason}", file=sys.stderr, flush=True)
+    if reasons and os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):
+        give_up(unit_of(os.getpid()))
     return REFUSED if reasons else 0
+
+
+def give_up(unit: str) -> None:
+    """Order the stop of the unit whose start we refuse, so that its Restart= does not try again every few seconds.
+
+    Only a main process can be told apart by its exit status (RestartPreventExitStatus=), this one cannot.
+    """
+    # The stop begins with a SIGTERM to us; our own exit status is what the unit shall show.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(["systemctl", "--no-block", "stop", "--", unit], timeout=10, check=False)
 
 
 def elsewhere(claimed: list[str]) -> set[int]:

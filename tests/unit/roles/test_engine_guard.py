@@ -58,6 +58,24 @@ def test_a_taken_port_is_refused_and_its_owner_named(listener: socket.socket, ho
     assert f"refused: port {port} is taken by {os.getpid()} (" in done.stderr
 
 
+def test_a_start_that_systemd_ordered_is_given_up(listener: socket.socket, tmp_path: Path) -> None:
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/did\n')
+    systemctl.chmod(0o755)
+    words = [sys.executable, "-I", str(SCRIPT), "start", "127.0.0.1", str(listener.getsockname()[1])]
+    # A shell has the pid of what it turns into, as the child has that systemd makes.
+    for program, calls in (('exec "$@"', 0), ('SYSTEMD_EXEC_PID=$$ exec "$@"', 1)):
+        done = subprocess.run(
+            ["sh", "-c", program, "sh", *words],
+            env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SYSTEMD_EXEC_PID": str(os.getpid())},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == os.EX_TEMPFAIL
+        did = (tmp_path / "did").read_text() if (tmp_path / "did").exists() else ""
+        assert did == f"--no-block stop -- {guard.unit_of(os.getpid())}\n" * calls
+
+
 def test_what_waits_in_time_wait_is_no_obstacle(listener: socket.socket) -> None:
     with socket.create_connection(listener.getsockname()) as client:
         served, _peer = listener.accept()

@@ -374,7 +374,7 @@ def test_a_unit_that_runs_something_else_cannot(tmp_path: Path) -> None:
     seen = snapshot(engine_unit(tmp_path), main=main_process(100, "/bin/sh serve / --profiler-config x"))
     (fault,) = preflight.rollback_faults("sglang.service", seen)
     assert fault.startswith("vllm.service serves now and would not come back as it is: it runs with")
-    assert "--profiler-config x" in fault and "preflight_allow_no_rollback" in fault
+    assert "--profiler-config x" in fault and "(gpuops_allow_no_rollback)" in fault
     assert list(preflight.rollback_faults("vllm.service", seen)) == [], "it is the unit that will be deployed"
 
 
@@ -392,7 +392,7 @@ def test_files_that_a_rollback_needs(tmp_path: Path) -> None:
 def test_an_engine_without_a_unit_could_not_be_started_again() -> None:
     seen = snapshot(None, main=main_process(7, "/opt/vllm/bin/vllm serve /m --api-key hunter2"))
     (fault,) = preflight.rollback_faults("sglang.service", seen)
-    assert fault.startswith("vllm runs without a unit (pid 7") and "preflight_allow_no_rollback: true" in fault
+    assert fault.startswith("vllm runs without a unit (pid 7") and "(gpuops_allow_no_rollback)" in fault
     assert "hunter2" not in fault
 
 
@@ -406,6 +406,26 @@ def test_port() -> None:
         ours = snapshot(None, main=main_process(os.getpid(), "vllm serve"))
         assert list(preflight.port_faults(engine, ours)) == [], "an engine is drained first"
     assert list(preflight.port_faults(engine, snapshot(None))) == []
+
+
+def test_what_changes_for_the_units_author_and_for_clients(tmp_path: Path) -> None:
+    unit = engine_unit(tmp_path, "/bin/vllm serve /m --host 0.0.0.0 --port 8000 --served-model-name kimi")
+    new = {"engine": "sglang", "unit": "sglang.service", "host": "127.0.0.1", "port": 30000}
+    new["unit_path"] = str(tmp_path / "sglang.service")
+    new["argv"] = "/bin/sglang serve --model-path /m --served-model-name kimi-k2.5".split()
+    address, model = preflight.changes(new, snapshot(unit))
+    assert address == (
+        "clients: vllm.service answers on 0.0.0.0 port 8000, sglang.service will on 127.0.0.1 port 30000, which only "
+        "this host itself reaches; point them there, or keep the address with engines.sglang.host and .port in "
+        "gpuops_layout_overrides"
+    )
+    assert model == "clients: the model kimi will be called kimi-k2.5"
+    same = {**new, "engine": "vllm", "unit": "vllm.service", "host": "0.0.0.0", "port": 8000}
+    same["argv"] = "/bin/vllm serve /m --served-model-name kimi".split()
+    (replaced,) = preflight.changes(same, snapshot(unit))
+    assert replaced.startswith(f"{tmp_path}/vllm.service was not made from a layout and is replaced")
+    (tmp_path / "vllm.service").write_text("# Written by gpuops.inference, role engine\n")
+    assert list(preflight.changes(same, snapshot(unit))) == []
 
 
 def test_an_address_of_another_host() -> None:

@@ -87,6 +87,8 @@ class World:
         self.serves = "kimi"
         self.strangers: list[Listener] = []
         self.users: list[Listener] = []
+        self.pace = 50.0
+        self.completed: list[Any] = []
         self.did: list[str] = []
         self.told: list[tuple[str, str]] = []
         self.fragment = directory / NAME
@@ -198,7 +200,11 @@ InvocationID={self.invocation or ""}
                 raise NoAnswer("nobody listens on its port yet")
             if question.path == "/v1/models":
                 return Answer(200, f'{{"data": [{{"id": "{self.serves}"}}]}}')
-            return Answer(200, '{"choices": [{"text": "x"}]}')
+            tokens = int(str((question.body or {"max_tokens": 1})["max_tokens"]))
+            if tokens > 1:
+                self.completed.append(question.body)
+                self.now += tokens / self.pace
+            return Answer(200, f'{{"choices": [{{"text": "x"}}], "usage": {{"completion_tokens": {tokens}}}}}')
 
         return ask
 
@@ -232,6 +238,50 @@ def test_the_key_is_used_and_never_shown(world: World) -> None:
     assert set(world.keys) == {"swordfish"}
     assert result["log"] == ["******** is the key"]
     assert "swordfish" not in repr(result)
+
+
+def test_a_floor_is_measured_when_all_is_warm_and_only_after_a_start(world: World) -> None:
+    result = world.run(warmup_prompts=["a", "b"], warmup_tokens=100, min_tokens_per_second=40.0, enabled=True)
+    assert not result["failed"] and world.enabled == "enabled"
+    assert result["warmup"] == {
+        "prompts": 2,
+        "concurrency": 1,
+        "tokens": 200,
+        "seconds": 4.0,
+        "tokens_per_second": 50.0,
+    }
+    assert [body["prompt"] for body in world.completed] == ["a", "b", "a", "b"]
+    assert result["msg"].endswith(", generates 50.0 tokens per second (200 tokens for 2 prompts, 1 at a time)")
+    assert result["stages"][-1] == {"name": "warm-up", "seconds": 8.0, "actions": []}
+    assert set(world.keys) == {"swordfish"}
+    assert world.run(min_tokens_per_second=4000.0)["warmup"] is None
+
+
+def test_below_the_floor_is_a_failure_with_its_numbers(world: World) -> None:
+    result = world.run(min_tokens_per_second=60.0, warmup_concurrency=2, enabled=True)
+    assert result["failed"] and world.enabled == "disabled"
+    assert (
+        "(256 tokens for 2 prompts, 2 at a time), at least 60 are asked for (gpuops_min_tokens_per_second)"
+        in result["msg"]
+    )
+    assert world.did == ["start"]
+
+
+def test_prompts_that_are_not_completed_are_a_failure_too(world: World) -> None:
+    world.run("started", warmup_prompts=["a"])
+    assert len(world.completed) == 1, "without a floor once is enough"
+
+    def fails(question: Question) -> Answer:
+        if question.body is not None and question.body["max_tokens"] != 1:
+            return Answer(500, "boom")
+        return answers(question)
+
+    answers = world.asker("", 0, None)
+    world.asker = lambda host, port, key: fails  # type: ignore[method-assign]
+    assert (
+        "does not get through the warm-up: /v1/completions says 500 boom"
+        in world.run("restarted", warmup_prompts=["a"])["msg"]
+    )
 
 
 def test_a_second_run_changes_nothing_and_reads_no_log(world: World) -> None:

@@ -168,7 +168,7 @@ def test_a_secret_that_cannot_be_carried_is_refused_by_name(kimi: dict[str, Any]
         ({"engines": {"vllm": {"environment": {"CUDA_VISIBLE_DEVICES": "0,1"}}}}, "names 2 GPUs, but gpus.count is 8"),
         ({"engines": {"vllm": {"user": "root"}}}, "not as root"),
         ({"engines": {"vllm": {"port": 80}}}, "1024 and 65535"),
-        ({"engines": {"vllm": {"restart": "always"}}}, "value of restart must be one of"),
+        ({"engines": {"vllm": {"restart": "often"}}}, "value of restart must be one of"),
         ({"engines": {"vllm": {"unit": "vllm"}}}, "no name for a service unit"),
         ({"engines": {"vllm": {"unit": "sglang.service"}}}, "each needs its own"),
         ({"engines": {"sglang": None}}, "missing required arguments: sglang"),
