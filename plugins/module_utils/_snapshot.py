@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
@@ -374,7 +375,10 @@ def concerns(engine_unit: EngineUnit, gpus: Collection[int], snapshot: Snapshot)
 
 def declared_gpus(unit: Unit, reading: GpuReading) -> frozenset[int]:
     """The GPUs that a unit's environment leaves to its engine. Files win over Environment=, as in systemd."""
-    variables = {**parse_assignments(unit.environment), **read_environment(unit.environment_files)}
+    variables = parse_assignments(unit.environment)
+    # A file that cannot be read keeps the unit from starting.
+    with suppress(OSError):
+        variables.update(read_environment(unit.environment_files))
     claimed = claimed_gpus(variables.get(VISIBLE_DEVICES), reading)
     return frozenset(gpu.index for gpu in reading.gpus) if claimed is None else claimed
 

@@ -68,7 +68,7 @@ def modes() -> list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]]:
     for path in sorted((ROOT / "roles/layout/files").glob("*.yml")):
         layout = yaml.safe_load(path.read_text())
         for instance in layout.get("instances") or [""]:
-            for eagle3 in {False, "eagle3" in layout}:
+            for eagle3 in sorted({False, "eagle3" in layout}):
                 for profiling in (False, True):
                     mode = {"instance": instance, "eagle3": eagle3}
                     found.append((path.stem, layout, mode, {"engines": PROFILING} if profiling else {}))

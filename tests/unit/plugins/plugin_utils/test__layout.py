@@ -49,7 +49,7 @@ def shipped() -> list[Any]:
     for path in SHIPPED:
         layout = yaml.safe_load(path.read_text())
         for instance in layout.get("instances") or [""]:
-            for eagle3 in {False, "eagle3" in layout}:
+            for eagle3 in sorted({False, "eagle3" in layout}):
                 name = "-".join(filter(None, (path.stem, instance, "eagle3" * eagle3)))
                 found.append(pytest.param(layout, {"instance": instance, "eagle3": eagle3}, id=name))
     return found
