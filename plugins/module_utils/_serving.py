@@ -609,7 +609,9 @@ class Service:
 
     def _argv(self, pid: int) -> tuple[str, ...]:
         """Command line of a process, () where it cannot be read."""
-        return self._words(pid, "cmdline")
+        argv = self._words(pid, "cmdline")
+        # systemd has forked it and it has not become its program yet: `(vllm)`.
+        return () if len(argv) == 1 and argv[0].startswith("(") else argv
 
     def _words(self, pid: int, file: str) -> tuple[str, ...]:
         """What the kernel keeps of a process. Read by a child: it can block for ever."""

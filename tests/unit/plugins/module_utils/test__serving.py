@@ -183,7 +183,8 @@ InvocationID={self.invocation or ""}
     def cat(self, argv: Sequence[str], timeout: float) -> Completed:
         if argv[-1].endswith("/environ"):
             return Completed(0, self.environ, "")
-        return Completed(0, "\0".join(["/usr/bin/python3", *self.running.split(), ""]), "")
+        interpreter = [] if self.running.startswith("(") else ["/usr/bin/python3"]
+        return Completed(0, "\0".join([*interpreter, *self.running.split(), ""]), "")
 
     # --- the engine
 
@@ -519,6 +520,13 @@ def test_a_restart_is_a_stop_and_a_start(world: World) -> None:
     result = world.run("restarted")
     assert result["changed"] and [stage["name"] for stage in result["stages"]] == ["stop", "starting"]
     assert world.did == ["stop", "start"]
+
+
+def test_a_process_that_has_not_become_its_program_yet_is_no_drift(world: World) -> None:
+    world.start().running = "(vllm)"
+    result = world.run(restart_on_drift=True)
+    assert not result["failed"] and result["drift"] == []
+    assert world.did == []
 
 
 def test_ready_is_a_look_that_changes_nothing(world: World) -> None:
