@@ -106,8 +106,9 @@ def managed_of(host: Host, named_units: tuple[str, ...] = ()):  # type: ignore[n
         lambda path: {pid for pid, item in host.seen.items() if item.cgroup.startswith(path)},
         lambda pid: host.seen[pid].cgroup,
     )
-    ((name, managed),) = found.items()
-    return name, managed, seen
+    assert len(found) == 1
+    name = next(iter(found))
+    return name, found[name], seen
 
 
 def boxed(cgroup: str = BOX) -> Host:
