@@ -27,6 +27,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Optional
 
+import fleet
+
 BENCHMARK = Path(__file__).resolve().parent
 ROOT = BENCHMARK.parent.parent
 UTILS = "plugins/module_utils"
@@ -320,13 +322,18 @@ def main() -> None:
         figures.peaks["gpu_drain"] = measure_peak(
             "ansible-playbook", "-i", simulator("inventory").strip(), str(BENCHMARK / "drain.yml")
         )
+        record = on_host("sh", "-c", "cat /var/lib/gpuops/records/*-drain-*.json")
+        say("fleet: pivot_to_vllm where vLLM serves, and the same with ansible.builtin, over SSH; then recorded hosts")
+        playbook("pivot_to_vllm.yml")
+        inventory = Path(simulator("inventory").strip())
+        costs = fleet.over_ssh(HOST, inventory, lambda path: on_host("cat", path).encode()) + fleet.recorded(record)
     finally:
         simulator("down")
     killed = (
         f"Of {len(MONITORS)} monitors on the host (DCGM and the like), gpu_drain ended {figures.ours_killed}, "
         f"the recipe {figures.recipe_killed}."
     )
-    text = f"{circumstances(load)}\n\n{table(figures)}\n\n{killed}"
+    text = f"{circumstances(load)}\n\n{table(figures)}\n\n{killed}\n\nA fleet, ours / theirs:\n\n{fleet.table(costs)}"
     before, _begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
     print(text)
