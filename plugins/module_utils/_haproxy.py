@@ -38,6 +38,10 @@ class Server:
     status: str
     """As HAProxy sees it: UP, DOWN, DRAIN, MAINT, no check ..."""
 
+    @property
+    def settled(self) -> bool:
+        return self.status.startswith(("UP", "no check")) if self.state == "ready" else not self.sessions
+
 
 def ask_socket(path: str, timeout: float = 10.0) -> Ask:
     """Ask the HAProxy behind a UNIX socket."""
@@ -99,13 +103,13 @@ def set_state(ask: Ask, backend: str, name: str, state: str) -> None:
         raise HaproxyError(f"HAProxy refuses: {' '.join(said.split())[:160]}")
 
 
-def drain(
-    ask: Ask, backend: str, name: str, patience: float, clock: Callable[[], float], wait: Callable[[float], None]
+def settle(
+    look_once: Callable[[], Server], patience: float, clock: Callable[[], float], wait: Callable[[float], None]
 ) -> Server:
-    """Wait until the server has no session left; returns how it stands at the end, or at the deadline."""
+    """Wait until the server is as asked: drained and without a session, or ready and up for HAProxy's own checks."""
     deadline = clock() + patience
-    server = look(ask, backend, name)
-    while server.sessions and clock() < deadline:
+    server = look_once()
+    while not server.settled and clock() < deadline:
         wait(min(0.25, max(deadline - clock(), 0.0)))
-        server = look(ask, backend, name)
+        server = look_once()
     return server

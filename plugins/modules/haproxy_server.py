@@ -41,7 +41,7 @@ options:
   state:
     description:
       - V(drain) sends no new session to the server and waits until it has none left.
-      - V(ready) sends sessions again. Whether the server is fit for them, HAProxy's own checks tell.
+      - V(ready) sends sessions again, and waits until HAProxy's own checks see the server up, where it has checks.
     type: str
     choices: [drain, ready]
     required: true
@@ -50,7 +50,7 @@ options:
     type: path
     default: /run/haproxy/admin.sock
   timeout:
-    description: Seconds until the sessions of a drained server must have ended. Fails if they have not.
+    description: Seconds until the sessions of a drained server must have ended, or a ready one must be up.
     type: float
     default: 300
 """
@@ -92,9 +92,9 @@ from ansible_collections.gpuops.inference.plugins.module_utils._haproxy import (
     NAME,
     HaproxyError,
     ask_socket,
-    drain,
     look,
     set_state,
+    settle,
 )
 
 
@@ -120,8 +120,8 @@ def main() -> None:
         if changed and not module.check_mode:
             set_state(ask, backend, name, state)
             after = look(ask, backend, name)
-        if state == "drain" and not module.check_mode:
-            after = drain(ask, backend, name, module.params["timeout"], time.monotonic, time.sleep)
+        if not module.check_mode:
+            after = settle(lambda: look(ask, backend, name), module.params["timeout"], time.monotonic, time.sleep)
     except HaproxyError as error:
         module.fail_json(msg=str(error))
     now = state if module.check_mode else after.state
@@ -132,10 +132,11 @@ def main() -> None:
         "status": after.status,
         "diff": {"before": f"{backend}/{name}: {before.state}\n", "after": f"{backend}/{name}: {now}\n"},
     }
-    if state == "drain" and after.sessions and not module.check_mode:
+    if not after.settled and not module.check_mode:
+        left = f"has {after.sessions} sessions" if state == "drain" else f"is {after.status} for HAProxy's checks"
         module.fail_json(
-            msg=f"{backend}/{name} still has {after.sessions} sessions after {module.params['timeout']:g} s; it stays "
-            "in drain: wait and run again, or give it a longer timeout",
+            msg=f"{backend}/{name} still {left} after {module.params['timeout']:g} s; it stays in state {after.state}: "
+            "wait and run again, or give it a longer timeout",
             **result,
         )
     would = "would be" if module.check_mode and changed else "is"

@@ -16,9 +16,9 @@ from ansible_collections.gpuops.inference.plugins.module_utils._haproxy import (
     HaproxyError,
     Server,
     ask_socket,
-    drain,
     look,
     set_state,
+    settle,
 )
 
 
@@ -29,7 +29,7 @@ class Haproxy:
         self.admin, self.sessions = admin, sessions
         self.commands: list[str] = []
         self.refuses = ""
-        self.now = 0.0
+        self.now = self.up_at = 0.0
 
     def ask(self, command: str) -> str:
         self.commands.append(command)
@@ -41,7 +41,8 @@ class Haproxy:
         if command.startswith("show servers state"):
             return "Can't find backend.\n\n"
         if command.startswith("show stat"):
-            status = "MAINT" if self.admin & 1 else "DRAIN" if self.admin & 8 else "UP"
+            up = "UP" if self.now >= self.up_at else "DOWN"
+            status = "MAINT" if self.admin & 1 else "DRAIN" if self.admin & 8 else up
             self.sessions = max(self.sessions - 1, 0) if self.admin & 8 else self.sessions
             return f"# pxname,svname,qcur,qmax,scur,smax,status\ninference,gpu01,0,0,{self.sessions},9,{status}\n\n"
         if not self.refuses:
@@ -50,6 +51,9 @@ class Haproxy:
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
+
+    def settle(self, patience: float) -> Server:
+        return settle(lambda: look(self.ask, "inference", "gpu01"), patience, lambda: self.now, self.wait)
 
 
 @pytest.mark.parametrize("admin, state", [(0, "ready"), (1, "maint"), (9, "maint"), (8, "drain"), (0x20, "ready")])
@@ -72,16 +76,21 @@ def test_a_name_that_is_not_there_is_told(backend: str, name: str, told: str) ->
 def test_a_drain_waits_for_the_last_session() -> None:
     haproxy = Haproxy(sessions=5)
     set_state(haproxy.ask, "inference", "gpu01", "drain")
-    assert drain(haproxy.ask, "inference", "gpu01", 60.0, lambda: haproxy.now, haproxy.wait) == Server(
-        "drain", 0, "DRAIN"
-    )
+    assert haproxy.settle(60.0) == Server("drain", 0, "DRAIN")
     assert haproxy.now == 1.0
 
 
 def test_a_drain_ends_at_its_deadline() -> None:
     haproxy = Haproxy(admin=8, sessions=500)
-    assert drain(haproxy.ask, "inference", "gpu01", 2.0, lambda: haproxy.now, haproxy.wait).sessions > 400
+    assert haproxy.settle(2.0).sessions > 400
     assert haproxy.now == 2.0
+
+
+def test_a_ready_server_is_waited_for_until_it_is_up() -> None:
+    haproxy = Haproxy()
+    haproxy.up_at = 3.0
+    assert haproxy.settle(2.0).status == "DOWN" and haproxy.now == 2.0
+    assert haproxy.settle(2.0).status == "UP" and haproxy.now == 3.0
 
 
 @pytest.mark.parametrize("said, told", [("Permission denied", "level admin"), ("No such server.", "No such server")])
