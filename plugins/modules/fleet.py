@@ -144,11 +144,38 @@ resume:
   type: str
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
+
+# The action plugin of this name does it all; this is what it takes.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "state": {
+        "type": "str", "required": True,
+        "choices": ["begin", "look", "plan", "gate", "end", "tell", "wait"],
+    },
+    "outcome": {"type": "str", "default": ""},
+    "cause": {"type": "str", "default": ""},
+    "look": {"type": "dict"},
+    "failure": {"type": "dict"},
+    "lost": {"type": "bool", "default": False},
+    "afterwards": {"type": "dict"},
+    "frees": {"type": "bool"},
+    "results": {"type": "dict"},
+    "serial": {"type": "raw"},
+    "max_failed": {"type": "raw"},
+    "max_unavailable": {"type": "raw"},
+    "canary": {"type": "raw"},
+    "canary_hosts": {"type": "list", "elements": "str"},
+    "soak": {"type": "float"},
+    "deadline": {"type": "float"},
+    "seconds": {"type": "float"},
+}  # fmt: skip
 
 
 def main() -> None:
-    AnsibleModule(argument_spec={}).fail_json(msg="this runs on the controller, as an action plugin")
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    module.fail_json(msg="this runs on the controller, as an action plugin")
 
 
 if __name__ == "__main__":

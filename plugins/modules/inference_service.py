@@ -286,9 +286,10 @@ ARGUMENTS: dict[str, Any] = {
     "stop_timeout": {"type": "float"},
     "restart_on_drift": {"type": "bool", "default": False},
     "warmup_prompts": {"type": "list", "elements": "str", "default": []},
-    "warmup_tokens": {"type": "int", "default": 128},
+    # Tokens of text, no secrets.
+    "warmup_tokens": {"type": "int", "default": 128, "no_log": False},
     "warmup_concurrency": {"type": "int", "default": 1},
-    "min_tokens_per_second": {"type": "float", "default": 0.0},
+    "min_tokens_per_second": {"type": "float", "default": 0.0, "no_log": False},
     "log_lines": {"type": "int", "default": 20},
 }
 

@@ -194,6 +194,7 @@ def main() -> None:
     minors = [int(minor) for minor in sys.argv[1].split(",")]
     if not BASELINE.exists():
         BASELINE.write_text(json.dumps(sorted(unit_files())))
+    os.chmod("/run", 0o755)  # a machine's; a container's belongs to everybody
     frozen.thaw()
     shutil.rmtree(STATE / "faults", ignore_errors=True)
     end_units()

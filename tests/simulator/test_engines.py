@@ -22,7 +22,7 @@ from typing import Any, Optional
 
 import pytest
 
-SIMULATOR = Path(__file__).resolve().parents[2] / "simulator"
+SIMULATOR = Path(__file__).resolve().parent
 sys.path[:0] = [str(SIMULATOR), str(SIMULATOR / "engines")]
 
 import venvs  # noqa: E402
