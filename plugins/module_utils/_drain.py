@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._ending import Ended, Ending, Pinned
-from ansible_collections.gpuops.inference.plugins.module_utils._engines import Serving, serving
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES, Serving, argument, serving
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import (
     Hold,
@@ -115,6 +115,29 @@ class Timeouts:
 
     def of(self, unit: Unit) -> float:
         return min(unit.stop_timeout, self.STOP_CAP) if self.stop is None else self.stop
+
+    def cut(self, unit: Unit, engine: str) -> str:
+        """What of a unit's own way to stop these seconds would cut off, in words; empty if nothing."""
+        ours, flag = self.of(unit), ENGINES[engine].shutdown_flag if engine in ENGINES else None
+        asked = argument(unit.exec_start, f"--{flag}") if flag else None
+        if ours >= unit.stop_timeout and ours >= _number(asked):
+            return ""
+        own = f"--{flag} {asked}" if _number(asked) > ours else f"TimeoutStopSec={_spelled(unit.stop_timeout)}"
+        return (
+            f"{unit.name} is killed {ours:g} s after it was asked to stop, although its {own} allows more; "
+            f"{knob('stop_timeout', 'SECONDS')} gives it longer"
+        )
+
+
+def _number(text: Optional[str]) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0
+
+
+def _spelled(seconds: float) -> str:
+    return "infinity" if math.isinf(seconds) else f"{seconds:g}"
 
 
 @dataclass
@@ -269,6 +292,11 @@ class Drain:
 
     def _stoppable(self) -> list[str]:
         return sorted({unit.name for group in self.triggers.values() for unit in group if is_stopped_for_a_hold(unit)})
+
+    def warnings(self, plan: Plan) -> list[str]:
+        """Which engines' own way to stop this drain would cut off."""
+        units = (self.snapshot.units[name] for name in plan.stop)
+        return [text for found in units if (text := self.timeouts.cut(found.unit, found.engine))]
 
     def wanted_holds(self, plan: Plan, keep_hold: bool) -> list[Hold]:
         """The holds that this drain still has to write."""

@@ -243,6 +243,8 @@ class Engine:
     default_port: int
     profiler_flags: tuple[str, ...]
     """Arguments and environment variables that make it a profiling run."""
+    shutdown_flag: Optional[str]
+    """Seconds the engine gives its requests after SIGTERM; whoever stops it must wait longer."""
     key_variables: tuple[str, ...]
     """Environment variables that hold the key its clients must show."""
     running_metric: str
@@ -272,6 +274,7 @@ ENGINES: dict[str, Engine] = {
         model_flags=("--model",),
         default_port=8000,
         profiler_flags=("--profiler-config", "VLLM_TORCH_PROFILER_DIR"),
+        shutdown_flag="shutdown-timeout",
         key_variables=("VLLM_API_KEY",),
         running_metric="vllm:num_requests_running",
         waiting_metric="vllm:num_requests_waiting",
@@ -338,6 +341,7 @@ ENGINES: dict[str, Engine] = {
         model_flags=("--model-path", "--model"),
         default_port=30000,
         profiler_flags=("SGLANG_TORCH_PROFILER_DIR",),
+        shutdown_flag=None,
         # It reads none: its key comes from --api-key, or from the file that --config names.
         key_variables=(),
         running_metric="sglang:num_running_reqs",

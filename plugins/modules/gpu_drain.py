@@ -154,6 +154,7 @@ options:
     description:
       - How long an engine unit may take to stop, in seconds, before its cgroup is killed.
       - By default the unit's own C(TimeoutStopSec), at most 120. An engine that never came up gets at most 10.
+      - Where the unit or its engine allows itself more, a warning says so.
     type: float
   term_timeout:
     description: How long a process gets between SIGTERM and SIGKILL, in seconds.
@@ -456,6 +457,8 @@ def main() -> None:
             plan = drain.plan()
             before = drain.snapshot
             refused = [*plan.refusals, *plan.unsettled]
+            for text in [] if refused else drain.warnings(plan):
+                module.warn(text)
             error = ""
             if not refused and not module.check_mode:
                 try:

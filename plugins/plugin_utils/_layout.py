@@ -53,8 +53,6 @@ class Launch:
     """Flags that name further model directories."""
     configured: Mapping[str, str]
     """Secrets that are no variable to this engine but an option, and so written where its --config looks for it."""
-    shutdown_flag: Optional[str]
-    """Seconds the engine gives its requests after SIGTERM; systemd must wait longer."""
     deaf_while_loading: bool
     """Loses one SIGTERM that arrives while it loads its model; a second ends it (vLLM 0.15 to 0.33)."""
 
@@ -70,7 +68,6 @@ LAUNCHES: dict[str, Launch] = {
         replicas=("data-parallel-size",),
         model_flags=(),
         configured={},
-        shutdown_flag="shutdown-timeout",
         deaf_while_loading=True,
     ),
     "sglang": Launch(
@@ -81,7 +78,6 @@ LAUNCHES: dict[str, Launch] = {
         replicas=("dp-size", "nnodes"),
         model_flags=("speculative-draft-model-path",),
         configured={"SGLANG_API_KEY": "api-key", "SGLANG_ADMIN_API_KEY": "admin-api-key"},
-        shutdown_flag=None,
         deaf_while_loading=False,
     ),
 }
@@ -332,7 +328,7 @@ def _engine_faults(name: str, engine: Mapping[str, Any], gpus: Mapping[str, Any]
         faults.append(f"environment.{VISIBLE_DEVICES}: gpus.indexes already says this")
     elif visible != [""] and len(visible) != gpus["count"]:
         faults.append(f"environment.{VISIBLE_DEVICES}: names {len(visible)} GPUs, but gpus.count is {gpus['count']}")
-    faults += _number_faults(launch, engine, gpus["count"])
+    faults += _number_faults(name, engine, gpus["count"])
     return faults
 
 
@@ -360,15 +356,15 @@ def _fit_version(name: str, engine: dict[str, Any]) -> list[str]:
     return faults
 
 
-def _number_faults(launch: Launch, engine: Mapping[str, Any], gpus: int) -> list[str]:
-    flags = engine["flags"]
+def _number_faults(name: str, engine: Mapping[str, Any], gpus: int) -> list[str]:
+    launch, shutdown_flag, flags = LAUNCHES[name], ENGINES[name].shutdown_flag, engine["flags"]
     try:
         used = 1
         for flag in launch.parallel:
             used *= int(flags.get(flag, 1))
-        shutdown = int(flags.get(launch.shutdown_flag, 0)) if launch.shutdown_flag else 0
+        shutdown = int(flags.get(shutdown_flag, 0)) if shutdown_flag else 0
     except (TypeError, ValueError):
-        numbers = [flag for flag in (*launch.parallel, launch.shutdown_flag) if flag in flags]
+        numbers = [flag for flag in (*launch.parallel, shutdown_flag) if flag in flags]
         return [f"flags: {', '.join(map(str, numbers))} must be whole numbers"]
     faults = []
     if used != gpus and not any(flag in flags for flag in launch.replicas):
@@ -376,7 +372,7 @@ def _number_faults(launch: Launch, engine: Mapping[str, Any], gpus: int) -> list
     if engine["stop_timeout"] < shutdown + SHUTDOWN_MARGIN:
         faults.append(
             f"stop_timeout: {engine['stop_timeout']} s would kill the engine while it drains; "
-            f"{launch.shutdown_flag or 'tearing it down'} needs at least {shutdown + SHUTDOWN_MARGIN}"
+            f"{shutdown_flag or 'tearing it down'} needs at least {shutdown + SHUTDOWN_MARGIN}"
         )
     return faults
 
