@@ -30,6 +30,7 @@ import os
 import platform
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -150,9 +151,7 @@ class CallbackModule(CallbackBase):
         variables = self._play.get_variable_manager().get_vars(play=self._play, host=host)
         ours = {name: value for name, value in variables.items() if name.startswith("gpuops_")}
         self._run.secrets |= secret_values(ours)
-        # What is kept in a vault stays there, whatever its name is.
-        locked = [name for name, value in ours.items() if VaultHelper.get_ciphertext(value, with_tags=False)]
-        self._run.host(host.name).values = shown_values({**ours, **dict.fromkeys(locked, "(vault)")})
+        self._run.host(host.name).values = shown_values(without_vault(ours))
         if self._base is None:
             wanted = ours.get("gpuops_report_dir", DEFAULT_DIRECTORY)
             wanted = Templar(self._play.get_loader(), variables).template(wanted)
@@ -186,6 +185,15 @@ class CallbackModule(CallbackBase):
     def _at_exit(self) -> None:
         if self._run and os.getpid() == self._process:
             self._finish(INTERRUPTED)
+
+
+def without_vault(value: Any) -> Any:
+    """The value without what is kept in a vault: that stays there, whatever its name is and wherever it stands."""
+    if VaultHelper.get_ciphertext(value, with_tags=False):
+        return "(vault)"
+    if isinstance(value, Mapping):
+        return {name: without_vault(item) for name, item in value.items()}
+    return [without_vault(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def collection_version() -> str:

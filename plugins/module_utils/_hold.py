@@ -263,12 +263,16 @@ class Holds:
         due = sorted(
             trigger for hold in lifted.values() if hold for trigger, state in hold.triggers.items() if state == "active"
         )
-        try:
-            _give_back(due, systemd)
-        finally:
-            for unit in lifted:
-                for directory, _units in self._places.values():
-                    (directory / unit).unlink(missing_ok=True)
+        # If systemd does not answer the words stay, and the next lift starts what they name.
+        failed = _give_back(due, systemd)
+        for unit in lifted:
+            for directory, _units in self._places.values():
+                (directory / unit).unlink(missing_ok=True)
+        if failed:
+            raise UnitsError(
+                f"the hold is lifted, but {', '.join(failed)}, active before it, cannot be started again: "
+                f"see `systemctl status {failed[0]}`"
+            )
         return list(lifted)
 
     def unread(self, loaded: Mapping[str, Unit]) -> list[str]:
@@ -378,8 +382,8 @@ class Holds:
                 wants.symlink_to(f"../{timer}")
 
 
-def _give_back(names: list[str], systemd: Units) -> None:
-    """Start these triggers again, and see that they are."""
+def _give_back(names: list[str], systemd: Units) -> list[str]:
+    """Start these triggers again, and see that they are. Returns those that are not."""
     deadline = time.monotonic() + SETTLE
     failed = []
     for name in names:
@@ -397,11 +401,7 @@ def _give_back(names: list[str], systemd: Units) -> None:
             break
         if waiting:
             time.sleep(0.05)
-    if failed:
-        raise UnitsError(
-            f"the hold is lifted, but {', '.join(failed)}, active before it, cannot be started again: "
-            f"see `systemctl status {failed[0]}`"
-        )
+    return failed
 
 
 def _ender(unit: str, ending: str) -> str:

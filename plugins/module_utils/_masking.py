@@ -17,7 +17,7 @@ _SHORTEST_SECRET = 4
 """A shorter value is not hidden by value: hiding every 8 in the output would hide the output."""
 _LONGEST_SECRET = 4096
 
-_NAME = r"(?:api[-_.]?keys?|[-_.]key|token|secret|passw(?:or)?d|passphrase|credentials?)"
+_NAME = r"(?:api[-_.]?keys?|[-_.]key|token|secret|passw(?:or)?d|passphrase|credentials?|authorization)"
 
 # The name must END in one of these words: --max-num-batched-tokens and --tokenizer hold no secret.
 _SECRET_NAME = re.compile(rf"{_NAME}$|^key$", re.IGNORECASE)
@@ -30,6 +30,8 @@ _IN_TEXT = (
     re.compile(r"(\b[A-Z0-9_]{0,64}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)=[\"']?)([^\s\"']+)"),
     # "api_key": "VALUE", 'api_key': ['VALUE']
     re.compile(rf"([\"'][\w.-]{{0,64}}{_NAME}[\"']\s*:\s*\[?\s*[\"'])([^\"']+)", re.IGNORECASE),
+    # https://host/hook?token=VALUE
+    re.compile(rf"([?&][\w.-]{{0,64}}{_NAME}=)([^\s&\"'#]+)", re.IGNORECASE),
     # https://NAME:VALUE@host
     re.compile(r"(://[^\s:/@]{0,64}:)([^\s/@]+)(?=@)"),
     re.compile(r"(\bBearer\s+)([\w.~+/=-]+)", re.IGNORECASE),

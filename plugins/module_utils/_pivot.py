@@ -545,11 +545,12 @@ def _archived(name: str) -> Path:
 
 def _archive(record: Mapping[str, Any]) -> None:
     write_json(_archived(record["id"]), record)
+    kept = {path: read_json(path) for path in RECORDS.glob("pivot-*.json")}
+    # Each set of GPUs has its own: a busy half does not push out what the other may go back to.
+    same = {path: old for path, old in kept.items() if old is not None and old.get("gpus") == record.get("gpus")}
     # The names begin with the time, so that they sort by age.
-    for path in sorted(RECORDS.glob("pivot-*.json"))[:-KEPT]:
-        old = read_json(path)
-        if old is not None:
-            forget(Path(old["backups"]))
+    for path in sorted(same)[:-KEPT]:
+        forget(Path(same[path]["backups"]))
         path.unlink()
 
 

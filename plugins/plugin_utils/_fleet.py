@@ -105,6 +105,8 @@ def make_plan(
         if canary and not first:
             raise FleetError(f"gpuops_canary is {canary!r}, and none of the {total} hosts of this run is among them")
     canaries = [name for name in pending if name in first]
+    # One that failed in the look proves nothing to the others either.
+    sick = [host.name for host in hosts if host.name in first and host.outcome in FAILED]
     most = None if max_unavailable is None else amount("gpuops_max_unavailable", max_unavailable, total, least=0)
     steps = [amount("gpuops_serial", step, total) for step in _listed(serial)]
     if not steps:
@@ -118,7 +120,7 @@ def make_plan(
     return Plan(
         hosts=tuple(canaries + [name for name in names if name not in canaries]),
         pending=tuple(canaries + [name for name in pending if name not in canaries]),
-        canaries=tuple(canaries),
+        canaries=(*canaries, *sick),
         serial=tuple(_in_batches(steps, len(canaries))),
         max_failed=enough,
         max_unavailable=most,
@@ -232,7 +234,8 @@ def ended(
     elif (finished.get("record") or {}).get("phase") == "rolled_back":
         outcome, serving = "rolled_back", bool(restored.get("start"))
     else:
-        touched = drain.get("stopped_units") or drain.get("ended") or turned.get("touched")
+        ended_here = any(drain.get(name) for name in ("stopped_units", "stopped_owners", "ended"))
+        touched = ended_here or turned.get("touched") or _is_no_engine(result)
         outcome, serving = "failed", before and not touched
     causes = [plain(result)] if failure else []
     if afterwards:
@@ -241,6 +244,12 @@ def ended(
             f"{'afterwards, ' if failure else ''}{afterwards['task']}: {plain(afterwards.get('result') or {})}"
         )
     return Host("", outcome, serving, True, "\n".join(causes))
+
+
+def _is_no_engine(result: Mapping[str, Any]) -> bool:
+    """Whether a result is that of inference_service about an engine that did not become ready, alone or in a loop."""
+    looks = [result, *(result.get("results") or [])]
+    return any(isinstance(each.get("state"), Mapping) and each.get("failed", True) for each in looks)
 
 
 def plain(result: Mapping[str, Any]) -> str:

@@ -230,6 +230,7 @@ class Story:
             "released": bool(drains[-1].get("released")) if drains else None,
             "memory_samples": self._memory(began),
             "stopped_units": _mappings(_joined(drains, "stopped_units")),
+            "stopped_owners": _mappings(_joined(drains, "stopped_owners")),
             "ended": [_with_reason(item, drains) for item in _mappings(_joined(drains, "ended"))],
             "left_alone": _mappings(_joined(drains[-1:], "left_alone")),
             "refusals": _joined(drains, "refusals"),

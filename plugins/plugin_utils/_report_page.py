@@ -310,7 +310,15 @@ def _ended(host: Mapping[str, Any]) -> str:
         f"{unit.get('unit')} stopped in {unit.get('seconds')} s" + ", its cgroup was killed" * bool(unit.get("killed"))
         for unit in host["stopped_units"]
     ]
-    return _list(units) + _rows(host["ended"], ("pid", "name", "signal", "seconds", "owner", "why", "command"))
+    owners = [
+        f"{item.get('owner')} was not stopped: {item['error']}"
+        if item.get("error")
+        else f"{item.get('owner')} stopped in {item.get('seconds')} s"
+        for item in host["stopped_owners"]
+    ]
+    return _list([*units, *owners]) + _rows(
+        host["ended"], ("pid", "name", "signal", "seconds", "owner", "why", "command")
+    )
 
 
 # --- pieces -------------------------------------------------------------------------------------------------------

@@ -48,6 +48,23 @@ def test_defaults_are_the_declared_ones(role: str) -> None:
     assert defaults == {name: option["default"] for name, option in options(role).items() if "default" in option}
 
 
+def test_all_drains_of_a_pivot_set_what_the_users_drain_would_set() -> None:
+    def drains(node: object) -> list[set[str]]:
+        if isinstance(node, list):
+            return [found for item in node for found in drains(item)]
+        if not isinstance(node, dict):
+            return []
+        role = node.get("ansible.builtin.include_role") or {}
+        mine = [set(node["vars"])] if role.get("name") == "gpuops.inference.drain" else []
+        return mine + [found for item in node.values() for found in drains(item)]
+
+    tasks = sorted((ROOT / "roles/pivot/tasks").glob("*.yml"))
+    found = [names for path in tasks for names in drains(yaml.safe_load(path.read_text()))]
+    assert len(found) == 4
+    # A hold with an end would not last for the pivot, and hardware is looked at before anything is stopped.
+    assert all(names >= set.intersection(*found) | {"drain_health", "drain_hold_until"} for names in found)
+
+
 def test_the_drain_role_has_every_option_of_its_module() -> None:
     module = yaml.safe_load(gpu_drain.DOCUMENTATION)["options"]
     role = {name.removeprefix("drain_"): option for name, option in options("drain").items()}

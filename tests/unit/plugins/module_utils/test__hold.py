@@ -139,6 +139,22 @@ def test_a_trigger_that_does_not_start_again_is_named_and_the_hold_is_gone(holds
     assert files(holds) == set()
 
 
+def test_triggers_are_not_forgotten_where_systemd_does_not_answer(holds: Holds, systemd: Systemd) -> None:
+    holds.place([Hold("vllm.service", "x", "y", triggers={"vllm.socket": "active"})], Units(systemd))
+
+    def mute(argv: Sequence[str], timeout: float) -> Completed:
+        if "show" in argv:
+            raise UnitsError("systemd does not answer")
+        return systemd(argv, timeout)
+
+    with pytest.raises(UnitsError, match="does not answer"):
+        holds.lift(["vllm.service"], Units(mute))
+    systemd.said.clear()
+    assert holds.lift(["vllm.service"], Units(systemd)) == ["vllm.service"]
+    assert systemd.said == ["daemon-reload", "start vllm.socket"]
+    assert files(holds) == set()
+
+
 @pytest.mark.parametrize("killed_at", ["daemon-reload", "start"])
 def test_a_lift_that_was_killed_is_still_a_hold_and_the_next_one_ends_it(
     holds: Holds, systemd: Systemd, killed_at: str

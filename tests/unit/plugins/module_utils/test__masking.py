@@ -21,7 +21,16 @@ from ansible_collections.gpuops.inference.plugins.module_utils._masking import (
 
 @pytest.mark.parametrize(
     "name",
-    ["--api-key", "VLLM_API_KEY", "HF_TOKEN", "--hf-token", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "apikey"],
+    [
+        "--api-key",
+        "VLLM_API_KEY",
+        "HF_TOKEN",
+        "--hf-token",
+        "AWS_SECRET_ACCESS_KEY",
+        "DB_PASSWORD",
+        "apikey",
+        "Authorization",
+    ],
 )
 def test_names_of_secrets(name: str) -> None:
     assert is_secret_name(name)
@@ -56,6 +65,8 @@ def test_a_flag_after_a_secret_flag_is_its_value() -> None:
     [
         ("argument --api-key: expected one argument", "argument --api-key: expected one argument"),
         ("unrecognized arguments: --api-key s3cret", f"unrecognized arguments: --api-key {MASK}"),
+        ("https://lb/hook?host=gpu1&token=s3cret&x=1", f"https://lb/hook?host=gpu1&token={MASK}&x=1"),
+        ("{'Authorization': 'Basic dTpw'}", f"{{'Authorization': '{MASK}'}}"),
         (
             "non-default args: {'api_key': ['s3cret'], 'port': 8000}",
             f"{{'api_key': ['{MASK}'], 'port': 8000}}",

@@ -294,6 +294,24 @@ def test_records_are_not_kept_for_ever(host: Host, monkeypatch: pytest.MonkeyPat
     assert len(list(_pivot.BACKUPS.iterdir())) == _pivot.KEPT + 1
 
 
+def test_a_busy_half_leaves_the_records_of_the_other(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(f"2026-11-30T{minute // 60 + 8:02d}:{minute % 60:02d}:00+00:00" for minute in range(99))
+    monkeypatch.setattr(_pivot, "now", lambda: next(times))
+
+    def there(gpus: list[str], name: str) -> str:
+        run = host.pivot(gpus=gpus, units=[]).begin(name, False)["run"]
+        host.deploy(name, f"{next(times)}\n")
+        host.active = {name: next(times)}
+        host.pivot(gpus=gpus, units=[]).finish(run, name, [], [])
+        return str(run)
+
+    calm = [there(["0"], "a.service"), there(["0"], "b.service")]
+    for number in range(2 * _pivot.KEPT):
+        there(["1"], f"{'cd'[number % 2]}.service")
+    assert len(list(_pivot.RECORDS.glob(f"*-{calm[0]}.json"))) == 1
+    assert len(list(_pivot.RECORDS.iterdir())) == _pivot.KEPT + 1
+
+
 def test_show(host: Host) -> None:
     shown = host.pivot().show("")
     assert shown["production"]["unit"] == "vllm.service"

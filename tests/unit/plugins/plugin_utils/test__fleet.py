@@ -133,6 +133,14 @@ def test_canaries_that_are_done_are_not_replaced_by_others() -> None:
     assert made.canaries == () and made.serial == (3,)
 
 
+def test_a_canary_that_failed_before_it_was_begun_stops_the_others_too() -> None:
+    run = Run([*serving("gpu1", "gpu2", "gpu3"), Host("gpu4", "unreachable")], max_failed=3, canary=["gpu1", "gpu4"],
+              canary_hosts=["gpu1", "gpu4"])  # fmt: skip
+    assert run.plan.pending == ("gpu1", "gpu2", "gpu3") and run.plan.serial == (1, 1)
+    assert run.why("gpu1") == ""
+    assert run.why("gpu2") == "the canary gpu4 failed"
+
+
 def test_a_batch_is_never_larger_than_what_may_be_out() -> None:
     hosts = [Host("gpu1"), *serving(*NAMES[1:])]
     assert plan(hosts, serial="100%", max_unavailable=3).serial == (2,)
@@ -204,6 +212,14 @@ PIVOTED: dict[str, Any] = {"drain": {"stopped_units": [{"unit": "vllm.service"}]
             True,
         ),
         ({"msg": "no"}, {"turned": {"touched": True}}, "failed", False),
+        ({"msg": "no"}, {"drain": {"stopped_owners": [{"owner": "container docker 1"}]}}, "failed", False),
+        ({"msg": "no", "state": {"before": "running", "after": "failed"}}, {}, "failed", False),
+        (
+            {"msg": "no", "results": [{"failed": False, "state": {}}, {"failed": True, "state": {}}]},
+            {},
+            "failed",
+            False,
+        ),
     ],
 )  # fmt: skip
 def test_how_a_host_ended(failure: dict[str, Any], results: dict[str, Any], outcome: str, serves: bool) -> None:

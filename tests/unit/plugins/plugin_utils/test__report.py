@@ -291,3 +291,18 @@ def test_the_page_fetches_nothing_and_runs_nothing() -> None:
 def test_no_verdict_is_told_by_its_colour_alone() -> None:
     texts = Skeleton(page(document(*cases.fleet(6, "gpu-{}")))).texts
     assert {"free", "unkillable", "✓ done", "✕ failed", "↩ rolled back", "○ not begun"} <= set(texts)
+
+
+def test_containers_and_users_units_that_were_stopped_are_told() -> None:
+    owners = [
+        {"owner": "container docker 1f2e (chat)", "seconds": 2.5, "error": "", "restart": "always"},
+        {"owner": "user unit vllm.service of uid 1001", "seconds": 9.0, "error": "no account", "restart": ""},
+    ]
+    run = Run("drain", cases.BEGAN, cases.FACTS)
+    cases.Teller(run, "gpu-1")(cases.DRAIN, {**cases.drained(), "stopped_owners": owners}, 12)
+    run.see_end(set(), set())
+    told = document(run)
+    assert told["hosts"][0]["stopped_owners"] == owners
+    text = page(told)
+    assert "container docker 1f2e (chat) stopped in 2.5 s" in text
+    assert "user unit vllm.service of uid 1001 was not stopped: no account" in text
