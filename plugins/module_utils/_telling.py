@@ -17,13 +17,15 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
     host_facts,
     process_rows,
 )
-from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain
+from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain, NotQuietError
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, spans
-from ansible_collections.gpuops.inference.plugins.module_utils._hold import Hold
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import Hold, HoldError
 from ansible_collections.gpuops.inference.plugins.module_utils._options import knob
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Judged, Plan, ghost_faults
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
 from ansible_collections.gpuops.inference.plugins.module_utils._release import FREE, Verdict
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._units import UnitsError
 
 LONGEST_STORY = 12
 """Lines: what fits a terminal beside the rest of a play's output."""
@@ -77,6 +79,16 @@ def drain_result(
         lines = [*lines[: LONGEST_STORY - 1], "not free after that: " + "; ".join(ghosts)]
     result["msg"] = "\n".join(lines[:LONGEST_STORY])
     return result
+
+
+def causes(error: Exception) -> list[str]:
+    """What ended a drain half-way, first things first: lifting the holds behind a failure may fail as well."""
+    told = [str(error)]
+    earlier = error.__context__
+    while isinstance(earlier, (NotQuietError, UnitsError, RecordError, HoldError)) and not error.__suppress_context__:
+        told.insert(0, str(earlier))
+        error, earlier = earlier, earlier.__context__
+    return told
 
 
 def _expected_table(plan: Plan) -> str:

@@ -369,7 +369,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._record import (
     whoami,
     write_json,
 )
-from ansible_collections.gpuops.inference.plugins.module_utils._telling import drain_result
+from ansible_collections.gpuops.inference.plugins.module_utils._telling import causes, drain_result
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
 
 ARGUMENTS: dict[str, Any] = {
@@ -465,7 +465,7 @@ def main() -> None:
                     drain.act(plan, params["keep_hold"])
                 except (NotQuietError, GpuSelectionError, UnitsError, RecordError, HoldError) as stopped:
                     # Told with everything done so far: what was stopped is stopped.
-                    error = str(stopped)
+                    error = "; ".join(causes(stopped))
             result = drain_result(drain, plan, before, refused, error, params["keep_hold"], module.check_mode)
             result["drained"] = not refused and not error and (drain.story.released or module.check_mode)
             result["seconds"] = round(time.monotonic() - began, 3)

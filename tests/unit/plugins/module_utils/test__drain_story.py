@@ -3,8 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-from ansible_collections.gpuops.inference.plugins.module_utils._drain import LONGEST_CURVE, Story
+from ansible_collections.gpuops.inference.plugins.module_utils._drain import LONGEST_CURVE, NotQuietError, Story
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, Memory
+from ansible_collections.gpuops.inference.plugins.module_utils._telling import causes
+from ansible_collections.gpuops.inference.plugins.module_utils._units import UnitsError
 
 
 def gpus(*used: int) -> list[Gpu]:
@@ -33,3 +35,16 @@ def test_a_long_curve_becomes_coarse_and_keeps_its_ends_in_order() -> None:
     assert len(values) <= LONGEST_CURVE
     assert values == sorted(values, reverse=True)
     assert (values[0], values[-1]) == (10 * LONGEST_CURVE, 1)
+
+
+def test_a_hold_that_cannot_be_lifted_does_not_hide_why_the_drain_ended() -> None:
+    try:
+        try:
+            try:
+                raise OSError("not for people")
+            except OSError:
+                raise NotQuietError("vllm.service is not idle") from None
+        finally:
+            raise UnitsError("vllm.socket cannot be started again")
+    except UnitsError as error:
+        assert causes(error) == ["vllm.service is not idle", "vllm.socket cannot be started again"]
