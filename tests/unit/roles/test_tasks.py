@@ -21,15 +21,15 @@ HELD: dict[str, Any] = {"health": [], "free": False, "would_be_free": False, "ms
 ILL: dict[str, Any] = {**HELD, "health": [{"check": "xid", "kind": "fault", "gpus": [3], "text": "an NVLink error"}]}
 
 
-def run(directory: Path, file: str, name: str, variables: dict[str, Any]) -> tuple[bool, str]:
-    """Run one task in check mode. Returns whether it failed, and what was printed."""
+def run(directory: Path, file: str, name: str, variables: dict[str, Any], *options: str) -> tuple[bool, str]:
+    """Run one task. Returns whether it failed, and what was printed."""
     task = next(task for task in yaml.safe_load((ROLES / file).read_text()) if task["name"] == name)
     play = [{"hosts": "localhost", "gather_facts": False, "connection": "local", "tasks": [task]}]
     (directory / "play.yml").write_text(yaml.safe_dump(play))
     (directory / "ansible.cfg").write_text("")
     program = str(Path(sys.executable).with_name("ansible-playbook"))
     done = subprocess.run(
-        [program, "--check", "-i", "localhost,", str(directory / "play.yml"), "-e", json.dumps(variables)],
+        [program, *options, "-i", "localhost,", str(directory / "play.yml"), "-e", json.dumps(variables)],
         capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "ANSIBLE_CONFIG": str(directory / "ansible.cfg"), "ANSIBLE_LOCAL_TEMP": str(directory)},
     )  # fmt: skip
@@ -58,6 +58,16 @@ def test_an_undrain_of_a_part_of_a_host_needs_its_units_named(
 def test_hardware_stops_and_holders_do_not_which_a_drain_may_be_told_to_end(
     tmp_path: Path, role: str, name: str, seen: dict[str, Any], stops: bool
 ) -> None:
-    failed, told = run(tmp_path, f"{role}/tasks/main.yml", "Stop where the hardware is not well", {name: seen})
+    failed, told = run(
+        tmp_path, f"{role}/tasks/main.yml", "Stop where the hardware is not well", {name: seen}, "--check"
+    )
     assert failed == stops, told
     assert not stops or role == "drain" or "health (xid), GPU 3: an NVLink error" in told
+
+
+def test_a_drain_names_what_an_undrain_lifts(tmp_path: Path) -> None:
+    holds = [{"unit": "vllm-a.service", "purpose": "drain"}, {"unit": "sglang-a.service", "purpose": "pivot"}]
+    seen = {"drain_result": {"holds": holds}, "drain_gpus": ["0", "1"]}
+    failed, told = run(tmp_path, "fleet/tasks/drain_act.yml", "Say what ends the hold", seen)
+    assert not failed and "vllm-a.service cannot be started until" in told and "undrain --limit localhost -e" in told
+    assert "sglang-a" not in told
