@@ -341,13 +341,7 @@ def _has_live_python_parent(seen: Seen, snapshot: Snapshot) -> bool:
 
 
 def _depth(pid: int, snapshot: Snapshot) -> int:
-    depth = 0
-    passed = set()
-    while pid in snapshot.processes and pid not in passed:
-        passed.add(pid)
-        pid = snapshot.processes[pid].ppid
-        depth += 1
-    return depth
+    return len(_above(pid, snapshot))
 
 
 def _descendants(root: int, children: Mapping[int, Iterable[int]]) -> list[int]:
@@ -447,7 +441,23 @@ def _to_be_stopped(judged: Iterable[Judged], snapshot: Snapshot) -> tuple[Manage
 
 
 def _supervisors(judged: Iterable[Judged], snapshot: Snapshot, policy: Policy) -> tuple[Seen, ...]:
-    return supervisors_of([item for item in judged if item.action == "end" and item.cls != FOREIGN], snapshot, policy)
+    judged = list(judged)
+    # One that also runs an engine on other GPUs may take that along when it ends.
+    needed = {
+        pid for item in judged if item.cls in (TARGET, ORPHAN) and item.action == "leave"
+        for pid in _above(item.seen.process.pid, snapshot)
+    }  # fmt: skip
+    ending = [item for item in judged if item.action == "end" and item.cls != FOREIGN]
+    return tuple(seen for seen in supervisors_of(ending, snapshot, policy) if seen.process.pid not in needed)
+
+
+def _above(pid: int, snapshot: Snapshot) -> set[int]:
+    """A process and its ancestors."""
+    passed: set[int] = set()
+    while pid in snapshot.processes and pid not in passed:
+        passed.add(pid)
+        pid = snapshot.processes[pid].ppid
+    return passed
 
 
 def supervisors_of(judged: Iterable[Judged], snapshot: Snapshot, policy: Policy) -> tuple[Seen, ...]:

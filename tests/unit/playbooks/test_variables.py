@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from jinja2.nativetypes import NativeEnvironment
 
 from ansible_collections.gpuops.inference.plugins.modules import gpu_drain
 
@@ -75,3 +76,13 @@ def test_the_drain_role_has_every_option_of_its_module() -> None:
             option["type"],
             option.get("choices"),
         ), name
+
+
+def test_an_undrain_that_starts_nothing_leaves_no_engine_that_serves() -> None:
+    environment = NativeEnvironment()
+    environment.filters["bool"] = bool
+    (play,) = yaml.safe_load((ROOT / "playbooks/undrain.yml").read_text())
+    frees = environment.from_string(play["vars"]["fleet_frees"])
+    assert frees.render(fleet_undrain_start=True, fleet_undrained={"ran": ["vllm.service"]}) is False
+    for start, undrained in ((True, {"ran": []}), (True, {"msg": "failed"}), (False, {"ran": ["vllm.service"]})):
+        assert frees.render(fleet_undrain_start=start, fleet_undrained=undrained) is True

@@ -271,6 +271,15 @@ def test_a_supervisor_that_is_protected_or_a_units_is_left() -> None:
     assert plan_of(inside.vllm(name="", ppid=90), policy).supervisors == ()
 
 
+def test_a_supervisor_of_a_neighbour_too_is_left() -> None:
+    policy = replace(DEFAULT, gpus=("0", "1"), end_supervisors=True)
+    host = Host().process(90, ("python3", "/srv/keep_both.py"))
+    host.process(91, LOOP, comm="bash", executable="/usr/bin/bash", ppid=90)
+    host.vllm(gpus=frozenset({0, 1}), name="", ppid=91).vllm(first=200, gpus=frozenset({2, 3}), name="", ppid=90)
+    assert {seen.process.pid for seen in plan_of(host, policy).supervisors} == {91}
+    assert {seen.process.pid for seen in plan_of(host, replace(policy, gpus=("all",))).supervisors} == {90, 91}
+
+
 def test_observers_are_left_and_an_unlisted_monitor_is_unknown_and_left() -> None:
     host = Host().process(20, ("nv-hostengine",), observer="DCGM host engine", attached=ALL)
     host.process(21, ("my-monitor",), executable="/usr/local/bin/my-monitor", attached=ALL)
