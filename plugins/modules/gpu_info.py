@@ -307,7 +307,13 @@ def answers(engine_unit: EngineUnit, snapshot: Snapshot) -> bool:
 def last_drain() -> Optional[dict[str, Any]]:
     # The names begin with the time.
     for path in sorted(RECORDS.glob("*-drain-*.json"), reverse=True)[:1]:
-        record = read_json(path) or {}
+        try:
+            record = read_json(path) or {}
+        except RecordError:
+            # A broken one says nothing; the GPUs are what was asked for.
+            return None
+        if not record.get("since"):
+            return None
         return {
             "at": record.get("since", ""),
             "who": record.get("user", ""),
