@@ -88,8 +88,10 @@ class CallbackModule(CallbackBase):
             self._display.display("no hosts matched", color=C.COLOR_SKIP)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
-        looks = bool(task.check_mode) and task.resolved_action == "gpuops.inference.gpu_drain"
-        self._change(self._fleet.see_start(host.name, doing_of(task), time.monotonic(), looks))
+        doing = doing_of(task)
+        # A start is told of tasks that are skipped as well.
+        looks = bool(task.check_mode) and doing.module in ("gpu_drain", "gpu_verify_free")
+        self._change(self._fleet.see_start(host.name, doing, time.monotonic(), looks))
 
     def v2_runner_on_ok(self, result: Any) -> None:
         doing = doing_of(result.task)

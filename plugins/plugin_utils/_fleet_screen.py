@@ -90,7 +90,7 @@ class Fleet:
         phase = "look" if looks else ("way back" if doing.turns_back else doing.phase)
         if host.phase == "way back" and phase in ("drain", "verify", "preflight"):
             return []
-        if not phase or phase == host.phase:
+        if not phase or phase == host.phase or (looks and host.phase == "preflight"):
             return []
         host.phase, host.status, host.weights = phase, "", ""
         return [f"{host.label}: {phase}"]

@@ -329,18 +329,19 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     """One line for each host, who needs somebody last, with the first line of the cause."""
     hosts = sorted(document["hosts"], key=lambda host: OUTCOMES.index(host["outcome"]))
     width = max((len(host["host"]) for host in hosts), default=0)
+    checked = ["", "check mode: nothing was changed"] if document["run"].get("check") else []
     return [
         f"{host['host']:<{width}}  {host['outcome'].replace('_', ' '):<11}  "
         f"{format(host['seconds'], '.1f') + ' s' if host['began'] else '':>9}  "
         f"{free_text(host)}  {first_line(host['cause'])}".rstrip()
         for host in hosts
-    ]
+    ] + checked
 
 
 def free_text(host: Mapping[str, Any]) -> str:
     """How many of its GPUs were proven free, '' where it did not come to that."""
     gpus = [gpu for gpu in host["gpus"] if gpu["verdict"] != "not judged"]
-    return f"{sum(gpu['verdict'] == 'free' for gpu in gpus)}/{len(gpus)} GPUs free" if gpus else ""
+    return f"{sum(gpu['verdict'] == 'free' for gpu in gpus)}/{len(gpus)} GPUs released" if gpus else ""
 
 
 def first_line(text: str) -> str:
@@ -349,7 +350,9 @@ def first_line(text: str) -> str:
     counted = re.match(r"\d+ of \d+ GPUs are free", lines[0])
     if counted:
         return next((f"{counted.group()}: {line}" for line in lines if line.startswith("GPU")), lines[0])
-    return " ".join([lines[0], *(line.lstrip("- ") for line in lines[1:2] if lines[0].endswith(":"))])
+    if lines[0].endswith(":"):
+        return " ".join([lines[0], *(line.lstrip("- ") for line in lines[1:2])])
+    return "; ".join([lines[0], *[line for line in lines[1:] if line.startswith("why it failed: ")][:1]])
 
 
 def clean(value: Any, secrets: Collection[str] = (), depth: int = 0) -> Any:

@@ -131,7 +131,7 @@ def page(document: Mapping[str, Any]) -> str:
         if bad
         else f"{_count(len(hosts), 'host')}, all is well"
     )
-    title = f"{run['what']}: {head}"
+    title = f"{run['what']}{' (check mode)' if run.get('check') else ''}: {head}"
     parts = [
         "<!DOCTYPE html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
         f'<meta http-equiv=Content-Security-Policy content="{_POLICY}">\n'

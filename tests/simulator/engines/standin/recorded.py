@@ -25,7 +25,7 @@ TOKENS_PER_SECOND = 1000.0
 WEIGHTS_SHARE = 0.8
 """The part of an engine's memory that is weights; the rest is taken at once, with the KV cache."""
 
-# Each is switched on by a file of this name under faults/, its content the parameter in brackets.
+# Each is switched on by a file ENGINE.NAME under faults/, its content the parameter in brackets.
 FAULTS = {
     "load-seconds": "[seconds] from start to ready",
     "ignore-term": "workers ignore SIGTERM; [all]: so do all of the engine's processes",

@@ -12,6 +12,7 @@ from ansible_collections.gpuops.inference.plugins.plugin_utils._report import Do
 
 CHECK = Doing("Check everything", "inference_preflight", "preflight")
 DRAIN = Doing("Drain the GPUs", "gpu_drain", "drain")
+VERIFY = Doing("See that the hardware is well", "gpu_verify_free", "preflight")
 DEPLOY = Doing("Write the unit", "ansible.builtin.copy", "engine")
 START = Doing("Start", "inference_service", "pivot")
 RECORD = Doing("Record", "pivot_record", "pivot", {"phase": "drained"})
@@ -89,6 +90,15 @@ def test_a_look_at_all_hosts_ends_none_of_them() -> None:
     assert "2 waiting" in found.frame(80, 24, 2.0)[0]
     found.see_start("a", DRAIN, 3.0)
     assert [line[:3] for line in found.finish_batch(4.0)] == ["✓ a"]
+
+
+def test_a_check_of_the_hardware_in_a_look_ends_no_host() -> None:
+    found = Fleet("pivot")
+    found.see_start("a", CHECK, 1.0)
+    assert found.see_start("a", VERIFY, 1.0, looks=True) == []
+    found.see_start("b", DRAIN, 1.0, looks=True)
+    found.see_start("b", VERIFY, 1.0, looks=True)
+    assert found.finish_batch(2.0) == []
 
 
 def test_only_changes_are_news() -> None:

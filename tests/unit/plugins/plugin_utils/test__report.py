@@ -181,6 +181,15 @@ def test_the_summary_ends_with_who_needs_somebody_and_why() -> None:
     assert "GPU 3 is held by pid 1141" in lines[-2]
 
 
+def test_the_summary_says_that_it_was_a_check_and_why_a_pivot_was_undone() -> None:
+    told = document(*cases.fleet(1, "gpu-{}"))
+    told["run"]["check"] = True
+    told["hosts"][0]["cause"] = "it failed and was undone\nwhy it failed: out of memory\n    | a line of its log"
+    lines = summary_lines(told)
+    assert lines[0].endswith("it failed and was undone; why it failed: out of memory")
+    assert lines[-1] == "check mode: nothing was changed"
+
+
 @given(JSON)
 def test_whatever_a_host_answers_makes_a_valid_document_and_a_page(answer: Any) -> None:
     keys = [*cases.drained(), "log", "story", "record", "ansible_facts", "invocation", "results", "msg"]
