@@ -66,6 +66,13 @@ def test_a_drained_host_says_who_holds_what_and_until_when() -> None:
     assert "old.service cannot be started" in row
 
 
+def test_a_drain_that_left_a_gpu_not_free_is_not_done() -> None:
+    drain = {"at": "2026-11-30T12:00:00+00:00", "reason": "driver update", "released": False}
+    row = status_table(["a"], {"a": looked(processes=[], units=[], last_drain=drain)})[1]
+    assert "all GPUs free: drain again" in row
+    assert status_table(["a"], {"a": looked(last_drain=drain)})[-1] == "nothing to do", "an engine answers since"
+
+
 def test_an_unfinished_pivot_says_what_to_run() -> None:
     host = looked(last_drain={"at": "2026-11-30T12:00:00+00:00", "reason": "pivot", "released": False})
     host["status_pivot"] = {
