@@ -79,24 +79,32 @@ class ActionModule(ReachAction):
             lines += new
             for line in filter(None, (shown.line(text, time.monotonic()) for text in new)):
                 display.display(line)
-            if not alive:
+            if not alive or has_result(lines):
                 for dummy in range(_LAST_READS):
                     if has_result(lines):
                         break
                     # Told to have ended, and no result: one look may have come between its end and its last line.
                     time.sleep(1)
                     lines += self._read(pid, path, len(lines) + 1)[1]
-                self._low_level_execute_command(f"rm -f {shlex.quote(path)}")
+                if not has_result(lines):
+                    self._low_level_execute_command(f"rm -f {shlex.quote(path)}")
                 return dict(result_of(lines))
 
     def _read(self, pid: int, path: str, line: int) -> tuple[bool, list[str]]:
-        """Whether the process lives, and the lines from this one on; waits for one, or the end, or a long silence."""
+        """Whether the process lives, and the lines from this one on; waits for one, or the end, or a long silence.
+
+        With the result, the file has told all that it ever will, and goes.
+        """
         began = time.monotonic()
         tail = f"tail -n +{line}"
         file = shlex.quote(path)
+        # Looked at before it is read: what an ended process has told is all in what is read then.
         done = self._low_level_execute_command(
             f"timeout {_SILENCE} {tail} -f --pid={pid} {file} 2>/dev/null | head -n 1 >/dev/null; "
-            f"if kill -0 {pid} 2>/dev/null; then echo '{_ALIVE}'; else echo '{_ENDED}'; fi; {tail} {file}"
+            f"if kill -0 {pid} 2>/dev/null; then echo '{_ALIVE}'; else echo '{_ENDED}'; fi; "
+            f"told=$({tail} {file}); "
+            """[ -z "$told" ] || printf '%s\\n' "$told"; """
+            f"""case $told in *'{{"result"'*) rm -f {file};; esac"""
         )
         alive, new = parse_read(done["stdout"])
         if alive and not new and time.monotonic() - began < 1:

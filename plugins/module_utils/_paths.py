@@ -27,6 +27,9 @@ KEPT_HOLDS = STATE / "hold"
 BACKUPS = STATE / "backups"
 STARTS = STATE / "starts"
 
+GUARD = Path("/opt/gpuops/engine_guard.py")
+"""What a unit asks before it starts; the units name it."""
+
 VENV_PYTHON = Path("/opt/gpuops/venv/bin/python")
 """The interpreter with nvidia-ml-py and psutil that the role gpu_host makes."""
 

@@ -322,6 +322,8 @@ class PivotRecord:
         put_back(files, directory)
         if changed:
             self._units.daemon_reload()
+        if record is not None:
+            self._write(_in_phase(record, "started"))
         return {**result, "changed": bool(changed), "files": changed, "msg": f"put back: {_listed(changed)}"}
 
     def _begun(
@@ -722,4 +724,4 @@ def _back_story(record: Mapping[str, Any], told: Sequence[str], started: Sequenc
 _WHY = {"rolling_back": "why it failed", "rollback_failed": "why an earlier way back failed"}
 
 STATES = ("show", "begin", "begin_back", "phase", "put_back", "restore", "finish")
-PHASES = ("drained", "started", *BACKWARD)
+PHASES = BACKWARD

@@ -11,13 +11,13 @@ import pytest
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.gpuops.inference.plugins.filter.flags_to_argv import flags_to_argv
-from ansible_collections.gpuops.inference.plugins.filter.holds_secret import holds_secret
 from ansible_collections.gpuops.inference.plugins.filter.layout_faults import layout_faults
 from ansible_collections.gpuops.inference.plugins.filter.resolve_layout import resolve_layout
 from ansible_collections.gpuops.inference.plugins.filter.secret_files import secret_files
 from ansible_collections.gpuops.inference.plugins.filter.systemd_environment import systemd_environment
 from ansible_collections.gpuops.inference.plugins.filter.systemd_exec_start import systemd_exec_start
 from ansible_collections.gpuops.inference.plugins.filter.systemd_words import systemd_words
+from ansible_collections.gpuops.inference.plugins.module_utils._deployment import File, shown_difference
 
 ENGINE: dict[str, Any] = {"configuration": {}, "secrets_path": "/s", "configuration_path": "/c"}
 LAYOUT: dict[str, Any] = {
@@ -69,8 +69,11 @@ def test_faults_as_text() -> None:
 
 
 def test_a_unit_with_a_key_in_it_is_known() -> None:
+    def hidden(unit: str) -> bool:
+        return shown_difference(File("/u", ""), unit)["before"] != unit
+
     for line in ('Environment="VLLM_API_KEY=hunter2"', "ExecStart=vllm serve /m --api-key hunter2", "HF_TOKEN=x"):
-        assert holds_secret(f"[Service]\n{line}\n")
+        assert hidden(f"[Service]\n{line}\n")
     ours = resolve_layout(LAYOUT, name="mine", secrets={"sglang": {"SGLANG_API_KEY": "x", "HF_TOKEN": "x"}})
     for engine in ours["engines"].values():
-        assert not holds_secret(f"# Secrets: {', '.join(engine['secrets'])}\nExecStart={engine['exec_start']}\n")
+        assert not hidden(f"# Secrets: {', '.join(engine['secrets'])}\nExecStart={engine['exec_start']}\n")
