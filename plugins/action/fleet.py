@@ -51,8 +51,8 @@ class ActionModule(ActionBase):
 
     def _look(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         outcome, failure = arguments.get("outcome") or "", arguments.get("failure") or {}
-        seen = arguments.get("look") or failure.get("result") or {}
-        cause = arguments.get("cause") or (_fleet.plain(seen) if outcome else "")
+        seen = arguments.get("look") or {}
+        cause = arguments.get("cause") or (_fleet.plain(failure.get("result") or seen) if outcome else "")
         self._note("look", outcome=outcome, serving=_fleet.serves(seen), cause=cause)
         if outcome == "skipped":
             display.display(told(f"{self._host}: {cause}: skipped", self._host))
@@ -88,7 +88,14 @@ class ActionModule(ActionBase):
         failure, afterwards = arguments.get("failure") or {}, arguments.get("afterwards") or {}
         if failure and boolean(arguments.get("lost", False)):
             failure = {**failure, "result": {**failure["result"], "lost": True}}
-        end = _fleet.ended(before, boolean(arguments["frees"]), failure, afterwards, arguments.get("results") or {})
+        end = _fleet.ended(
+            before,
+            boolean(arguments["frees"]),
+            failure,
+            afterwards,
+            boolean(arguments.get("soaked", True)),
+            arguments.get("results") or {},
+        )
         self._note("end", outcome=end.outcome, serving=end.serving, cause=end.cause)
         return {"gpuops_outcome": {"outcome": end.outcome, "cause": end.cause}, "serving": end.serving}
 

@@ -18,8 +18,8 @@ display = Display()
 class ActionModule(ReachAction):
     def act(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         result = super().act(task_vars)
-        # A failure's message is printed by every callback; a success's by none.
-        if not result.get("failed"):
+        # A failure's message is printed by every callback; a success's by none. A look at a fleet only wants to know.
+        if not result.get("failed") and not task_vars.get("_drain_plans"):
             host = task_vars.get("inventory_hostname", "")
             for line in str(result.get("msg", "")).splitlines():
                 display.display(told(f"{host}: {line}", host))

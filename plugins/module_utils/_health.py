@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, bus_place, excerpt, explain, spans
-from ansible_collections.gpuops.inference.plugins.module_utils._units import UnitsError, run_command
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, UnitsError, run_command
 
 CHECKS = ("ecc", "remap", "pcie", "slowdown", "fabric", "xid")
 
@@ -70,9 +70,13 @@ class Finding:
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "gpus": list(self.gpus)}
 
-    def __str__(self) -> str:
+    @property
+    def told(self) -> str:
         where = f"GPU{'s' * (len(self.gpus) > 1)} {spans(self.gpus)}: " if self.gpus else ""
-        return f"health ({self.check}): {where}{self.text}"
+        return f"{where}{self.text}"
+
+    def __str__(self) -> str:
+        return f"health ({self.check}): {self.told}"
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,24 @@ class KernelLog:
 
     lines: tuple[str, ...]
     incomplete: str = ""
+
+
+def find_health(
+    ask: Callable[[], Mapping[int, Mapping[str, Any]]],
+    gpus: Sequence[Gpu],
+    reading: Iterable[Gpu],
+    loaded: Mapping[str, Unit],
+    asked: Sequence[str],
+    xid_window: float,
+) -> tuple[Finding, ...]:
+    """What the checks that were asked for find about `gpus`, some of a reading's. Without checks NVML is not asked."""
+    checks = CHECKS if "all" in asked else asked
+    if not checks:
+        return ()
+    fabric = Fabric(nvswitches(), any(name == FABRIC_UNIT and unit.running for name, unit in loaded.items()))
+    others = [gpu for gpu in reading if gpu not in gpus]
+    log = kernel_log(xid_window) if "xid" in checks else None
+    return judge_health(checks, gpus, others, ask(), fabric, log)
 
 
 def judge_health(

@@ -51,7 +51,7 @@ options:
     type: str
     default: ""
   look:
-    description: With O(state=look), the result of the look.
+    description: With O(state=look), what was seen of the host, also where the look failed.
     type: dict
   failure:
     description: The C(task) that failed and its C(result).
@@ -63,6 +63,10 @@ options:
   afterwards:
     description: With O(state=end), the same for what failed after the act was over.
     type: dict
+  soaked:
+    description: With O(state=end), false where that failed in the soak of a canary. Nobody relies on its engine then.
+    type: bool
+    default: true
   frees:
     description: With O(state=end), whether no engine is to serve on the host afterwards.
     type: bool
@@ -160,6 +164,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "failure": {"type": "dict"},
     "lost": {"type": "bool", "default": False},
     "afterwards": {"type": "dict"},
+    "soaked": {"type": "bool", "default": True},
     "frees": {"type": "bool"},
     "results": {"type": "dict"},
     "serial": {"type": "raw"},

@@ -136,7 +136,6 @@ problems:
 """
 
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -151,27 +150,18 @@ from ansible_collections.gpuops.inference.plugins.module_utils._arguments import
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._drain import Timeouts, holders, release_watch
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuSelectionError
-from ansible_collections.gpuops.inference.plugins.module_utils._health import (
-    CHECKS,
-    FABRIC_UNIT,
-    Fabric,
-    Finding,
-    judge_health,
-    kernel_log,
-    nvswitches,
-)
+from ansible_collections.gpuops.inference.plugins.module_utils._health import CHECKS, find_health
 from ansible_collections.gpuops.inference.plugins.module_utils._leftovers import find_leftovers
 from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults
-from ansible_collections.gpuops.inference.plugins.module_utils._plan import Plan, Policy, ghost_faults, make_plan
+from ansible_collections.gpuops.inference.plugins.module_utils._plan import Policy, ghost_faults, make_plan
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
     PROBE_TIMEOUT,
-    Snapshot,
     load_units,
     take_snapshot,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._telling import not_free_lines
-from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, Units, UnitsError
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
 
 ARGUMENTS: dict[str, Any] = {
     **GPU_ARGUMENTS,
@@ -209,7 +199,14 @@ def main() -> None:
             snapshot = take_snapshot(probe, loaded)
             plan = make_plan(snapshot, policy)
             left = find_leftovers(probe, snapshot, plan.judged)
-            health = find_health(probe, snapshot, plan, loaded, params["health"], params["xid_window"])
+            health = find_health(
+                lambda: probe.health(PROBE_TIMEOUT),
+                plan.gpus,
+                snapshot.reading.gpus,
+                loaded,
+                params["health"],
+                params["xid_window"],
+            )
     except (GpuSelectionError, UnitsError) as error:
         module.fail_json(msg=str(error))
 
@@ -241,19 +238,6 @@ def main() -> None:
     if not free or ill:
         module.fail_json(msg=story, **result)
     module.exit_json(msg=story, **result)
-
-
-def find_health(
-    probe: Probe, snapshot: Snapshot, plan: Plan, loaded: Mapping[str, Unit], asked: Sequence[str], xid_window: float
-) -> tuple[Finding, ...]:
-    """What the checks that were asked for find."""
-    checks = CHECKS if "all" in asked else asked
-    if not checks:
-        return ()
-    fabric = Fabric(nvswitches(), any(name == FABRIC_UNIT and unit.running for name, unit in loaded.items()))
-    others = [gpu for gpu in snapshot.reading.gpus if gpu not in plan.gpus]
-    log = kernel_log(xid_window) if "xid" in checks else None
-    return judge_health(checks, plan.gpus, others, probe.health(PROBE_TIMEOUT), fabric, log)
 
 
 if __name__ == "__main__":

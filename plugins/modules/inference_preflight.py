@@ -11,7 +11,7 @@ short_description: Check that a pivot to a layout can end well, before anything 
 version_added: 0.1.0
 description:
   - Checks the platform, the GPUs and their driver, the model's files, the room for what will be written, the port, the
-    engine and its flags, both units, and that what serves now could be brought back.
+    engine and its flags, both units, that what serves now could be brought back, and what an earlier pivot left.
   - All checks run, and all problems are told in one message, each with what to do about it.
   - Reads only. The engine is imported, but never started, and no GPU is visible to it.
 author:
@@ -49,6 +49,16 @@ options:
     type: list
     elements: str
     default: [all]
+  health:
+    description: What to check of the hardware of the layout's GPUs, as M(gpuops.inference.gpu_verify_free) does.
+    type: list
+    elements: str
+    choices: [all, ecc, remap, pcie, slowdown, fabric, xid]
+    default: []
+  xid_window:
+    description: How far back V(health=xid) looks, in seconds, and never beyond the last boot.
+    type: float
+    default: 86400
 """
 
 EXAMPLES = r"""
@@ -110,6 +120,15 @@ serving:
   returned: always
   type: list
   elements: str
+drain:
+  description: Whether a pivot would drain the GPUs.
+  returned: always
+  type: bool
+existing_units:
+  description: The engine units that exist now, which such a drain would hold.
+  returned: always
+  type: list
+  elements: str
 """
 
 import hashlib
@@ -120,8 +139,9 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading, GpuSelectionError
+from ansible_collections.gpuops.inference.plugins.module_utils._health import CHECKS, find_health
 from ansible_collections.gpuops.inference.plugins.module_utils._memory import told
-from ansible_collections.gpuops.inference.plugins.module_utils._options import rights_faults
+from ansible_collections.gpuops.inference.plugins.module_utils._options import option_faults, rights_faults
 from ansible_collections.gpuops.inference.plugins.module_utils._pivot import PivotRecord
 from ansible_collections.gpuops.inference.plugins.module_utils._preflight import (
     Problem,
@@ -133,6 +153,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._preflight import
     memory_need,
     model_check,
     nvml_faults,
+    own_gpus,
     platform_faults,
     port_faults,
     prepared_faults,
@@ -146,7 +167,11 @@ from ansible_collections.gpuops.inference.plugins.module_utils._preflight import
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
 from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
 from ansible_collections.gpuops.inference.plugins.module_utils._serving import Host, Order, Service
-from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import load_units, take_snapshot
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import (
+    PROBE_TIMEOUT,
+    load_units,
+    take_snapshot,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._transaction import SETTLED, TransactionError
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError, cgroup_version
 
@@ -160,22 +185,26 @@ def main() -> None:
             "engine_timeout": {"type": "int", "default": 180},
             "deployed": {"type": "dict", "default": {}},
             "gpus": {"type": "list", "elements": "str", "default": ["all"]},
+            "health": {"type": "list", "elements": "str", "choices": ["all", *CHECKS], "default": []},
+            "xid_window": {"type": "float", "default": 86400.0},
         },
         supports_check_mode=True,
     )
+    if faults := list(option_faults(module.params)):
+        module.fail_json(msg="; ".join(faults))
     layout = module.params["layout"]
     engine = (layout.get("engines") or {}).get(module.params["engine"]) or {}
     if "unit_text" not in engine:
         module.fail_json(msg="layout is not what the role gpuops.inference.layout makes; run that role first")
-    now = what_runs(layout, engine, module.params)
+    now, refused = what_runs(layout, engine, module.params)
     if now["settled"]:
         empty: dict[str, Any] = {"problems": [], "checks": [], "engine_version": "", "driver_version": "", "notes": []}
         module.exit_json(msg=f"{engine['unit']} serves already as asked", changed=False, **empty, **now)
     try:
         result = {**examine(layout, engine, module.params), **now}
     except UnitsError as error:
-        module.fail_json(msg=str(error))
-    found = result.pop("found")
+        module.fail_json(msg=str(error), **now)
+    found = [*result.pop("found"), *problems("pivot", refused)]
     result["problems"] = [{"check": problem.check, "message": problem.message} for problem in found]
     if found:
         module.fail_json(msg=story(found, engine["unit"]), changed=False, **result)
@@ -183,17 +212,22 @@ def main() -> None:
     module.exit_json(msg="; ".join(filter(None, words)), changed=False, **result)
 
 
-def what_runs(layout: Mapping[str, Any], engine: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Which engine units run, and whether a pivot would have nothing to do."""
+def what_runs(
+    layout: Mapping[str, Any], engine: Mapping[str, Any], params: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """How a pivot would begin, also whether it would have nothing to do, and why it would not begin at all."""
+    unknown: dict[str, Any] = {"settled": False, "serving": [], "drain": False, "existing_units": []}
     if not systemd_version() or cgroup_version() != "v2" or list(rights_faults()):
-        return {"settled": False, "serving": []}
+        return unknown, []
     units = [each["unit"] for each in layout["engines"].values()]
     try:
         # As a pivot would begin, but in check mode: nothing is locked or written.
         begun = PivotRecord(Units(), units, 0.0, True, params["gpus"]).begin(engine["unit"], True)
-    except (TransactionError, UnitsError, RecordError, GpuSelectionError):
-        # Whoever acts here meets the same and says so.
-        return {"settled": False, "serving": []}
+    except (TransactionError, RecordError) as error:
+        return unknown, [str(error)]
+    except (UnitsError, GpuSelectionError):
+        # The checks below meet the same and say so.
+        return unknown, []
     alone = [each["unit"] for each in begun["engines"] if each["enabled"]] == [engine["unit"]]
     settled = (
         bool(params["deployed"])
@@ -202,7 +236,13 @@ def what_runs(layout: Mapping[str, Any], engine: Mapping[str, Any], params: Mapp
         and all(_digest(path) == digest for path, digest in params["deployed"].items())
         and not Service(Host(), Order(engine["unit"], "ready", enabled=True)).run()["failed"]
     )
-    return {"settled": settled, "serving": [each["unit"] for each in begun["engines"] if each["active"]]}
+    serving = [each["unit"] for each in begun["engines"] if each["active"]]
+    return {
+        "settled": settled,
+        "serving": serving,
+        "drain": begun["drain"],
+        "existing_units": begun["existing_units"],
+    }, []
 
 
 def _digest(path: str) -> str:
@@ -236,11 +276,22 @@ def examine(layout: dict, engine: dict, params: dict) -> dict:
     if systemd and cgroups == "v2":
         check("units", unit_faults(layout, systemd))
         with Probe() as probe:
-            snapshot = take_snapshot(probe, load_units(Units()))
-        reading = snapshot.reading
+            loaded = load_units(Units())
+            snapshot = take_snapshot(probe, loaded)
+            reading = snapshot.reading
+            health = find_health(
+                lambda: probe.health(PROBE_TIMEOUT),
+                own_gpus(layout, reading),
+                reading.gpus,
+                loaded,
+                params["health"],
+                params["xid_window"],
+            )
         check("nvml", nvml_faults(reading))
         check("gpus", gpu_faults(layout, reading))
         check("driver", driver_faults(reading))
+        if params["health"]:
+            check("health", (f"{finding.check}: {finding.told}" for finding in health if finding.fails))
         need = memory_need(layout, engine, reading)
         check("memory", memory_faults(engine["engine"], need))
         check("port", port_faults(engine, snapshot))

@@ -174,7 +174,7 @@ def serves(seen: Mapping[str, Any]) -> bool:
     return bool(
         seen.get("serving")
         or any(engine.get("active") for engine in seen.get("engines") or [])
-        or any(str(step).startswith("stop ") for step in seen.get("plan") or [])
+        or any(each.get("class") == "target" and each["action"] != "leave" for each in seen.get("processes") or [])
     )
 
 
@@ -215,13 +215,18 @@ def _named(names: Sequence[str], most: int = 5) -> str:
 
 
 def ended(
-    before: bool, frees: bool, failure: Mapping[str, Any], afterwards: Mapping[str, Any], results: Mapping[str, Any]
+    before: bool,
+    frees: bool,
+    failure: Mapping[str, Any],
+    afterwards: Mapping[str, Any],
+    soaked: bool,
+    results: Mapping[str, Any],
 ) -> Host:
     """How a host ended that was begun, from what its tasks returned.
 
     `before` says whether an engine served there, `frees` that none is to serve afterwards. A failure has the name of
-    the task and its result; so has what failed after the act itself was over. The results are those of the drain and of
-    the steps of a pivot, by name.
+    the task and its result; so has what failed after the act itself was over, in the soak (not `soaked`) or in a hook.
+    The results are those of the drain and of the steps of a pivot, by name.
     """
     drain, turned, restored, finished = (
         results.get(name) or {} for name in ("drain", "turned", "restored", "finished")
@@ -239,7 +244,9 @@ def ended(
         outcome, serving = "failed", before and not touched
     causes = [plain(result)] if failure else []
     if afterwards:
-        outcome = "failed" if outcome == "done" else outcome
+        lost = (afterwards.get("result") or {}).get("lost")
+        outcome = "unreachable" if lost else "failed" if outcome == "done" else outcome
+        serving = serving and soaked
         causes.append(
             f"{'afterwards, ' if failure else ''}{afterwards['task']}: {plain(afterwards.get('result') or {})}"
         )

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._health import (
     Fabric,
     Finding,
     KernelLog,
+    find_health,
     judge_health,
     kernel_log,
     nvswitches,
@@ -93,6 +94,14 @@ def test_a_driver_that_cannot_be_asked_fails_every_check_of_it() -> None:
         ("ecc", UNREADABLE, (0, 1, 2, 3)),
         ("pcie", UNREADABLE, (0, 1, 2, 3)),
     ]
+
+
+def test_nvml_is_asked_only_where_something_was_asked_for() -> None:
+    answers: list[dict[int, dict[str, Any]]] = [{1: {**WELL, "ecc_since_load": 2}}]
+    assert find_health(answers.pop, GPUS[1:2], GPUS, {}, [], 1.0) == () and answers
+    (finding,) = find_health(answers.pop, GPUS[1:2], GPUS, {}, ["ecc"], 1.0)
+    assert finding.fails and finding.told.startswith("GPU 1: 2 uncorrected ECC errors")
+    assert str(finding) == f"health (ecc): {finding.told}"
 
 
 def test_only_what_was_asked_for_is_judged() -> None:

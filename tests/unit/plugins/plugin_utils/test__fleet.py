@@ -190,6 +190,25 @@ def test_who_is_out_already_may_be_begun_at_any_time() -> None:
     assert "gpu1 does not serve" in run.why("gpu2")
 
 
+TARGET = {"class": "target", "action": "stop with its unit"}
+
+
+@pytest.mark.parametrize(
+    "seen, serves",
+    [
+        ({"serving": ["vllm.service"]}, True),
+        ({"engines": [{"active": False}, {"active": True}]}, True),
+        ({"engines": [{"active": False}]}, False),
+        ({"processes": [TARGET], "refusals": ["a job is in the way"]}, True),
+        ({"processes": [{"class": "foreign", "action": "refuse"}, {**TARGET, "action": "leave"}]}, False),
+        ({"processes": [{"more": 12}], "plan": ["hold vllm.service", "stop vllm.timer until the hold ends"]}, False),
+        ({}, False),
+    ],
+)
+def test_who_serves_is_known_from_the_look(seen: dict[str, Any], serves: bool) -> None:
+    assert _fleet.serves(seen) == serves
+
+
 def test_a_host_that_was_refused_before_the_look_is_a_failed_one() -> None:
     assert hosts_of(["gpu1"], [], set())[0].outcome == "failed"
 
@@ -224,20 +243,34 @@ PIVOTED: dict[str, Any] = {"drain": {"stopped_units": [{"unit": "vllm.service"}]
 )  # fmt: skip
 def test_how_a_host_ended(failure: dict[str, Any], results: dict[str, Any], outcome: str, serves: bool) -> None:
     told = {"task": "Pivot", "result": failure} if failure else {}
-    end = _fleet.ended(True, False, told, {}, results)
+    end = _fleet.ended(True, False, told, {}, True, results)
     assert (end.outcome, end.serving, end.cause) == (outcome, serves, "no" if failure else "")
 
 
 def test_what_fails_after_the_act_is_told_beside_it() -> None:
     after = {"task": "Tell HAProxy", "result": {"msg": "Task failed: Module failed: no socket"}}
-    end = _fleet.ended(True, False, {}, after, PIVOTED)
+    end = _fleet.ended(True, False, {}, after, True, PIVOTED)
     assert (end.outcome, end.cause, end.serving) == ("failed", "Tell HAProxy: no socket", True)
-    both = _fleet.ended(True, False, {"task": "Pivot", "result": {"msg": "no"}}, after, {})
+    both = _fleet.ended(True, False, {"task": "Pivot", "result": {"msg": "no"}}, after, True, {})
     assert both.cause == "no\nafterwards, Tell HAProxy: no socket"
 
 
+@pytest.mark.parametrize("lost, outcome", [(False, "failed"), (True, "unreachable")])
+def test_a_canary_whose_soak_failed_does_not_serve(lost: bool, outcome: str) -> None:
+    after = {"task": "Look whether it still serves", "result": {"msg": "it does not", "lost": lost}}
+    end = _fleet.ended(True, False, {}, after, False, PIVOTED)
+    assert (end.outcome, end.serving) == (outcome, False)
+    # It ends twice in the books: as its pivot went, and as its soak did.
+    run = Run(serving("gpu1", "gpu2", "gpu3"), max_unavailable=1, max_failed=3, canary=1).end("gpu1", "done", True)
+    assert run.why("gpu2") == ""
+    run.end("gpu1", end.outcome, end.serving)
+    assert run.why("gpu2") == "the canary gpu1 failed"
+    anyway = Run(serving("gpu1", "gpu2", "gpu3"), max_unavailable=1, max_failed=3).end("gpu1", end.outcome, end.serving)
+    assert "gpu1 does not serve" in anyway.why("gpu2")
+
+
 def test_a_drained_host_does_not_serve() -> None:
-    assert not _fleet.ended(True, True, {}, {}, {"drain": {"changed": True}}).serving
+    assert not _fleet.ended(True, True, {}, {}, True, {"drain": {"changed": True}}).serving
 
 
 def test_each_host_is_told_with_its_cause_and_how_to_go_on() -> None:
