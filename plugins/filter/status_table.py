@@ -93,6 +93,9 @@ def _todo(gpus: Seen, pivot: Seen) -> Iterable[str]:
         yield f"what runs cannot be told: {' '.join(str(pivot.get('msg', '')).split())[:160]}"
     if _last(gpus, pivot).endswith(": not free") and not any(unit["answers"] for unit in gpus["units"]):
         yield "the last drain did not end with all GPUs free: drain again, it says what is left and what to do"
+    if gpus["owed"] and not any(unit["answers"] for unit in gpus["units"]):
+        names = ", ".join(map(_name, gpus["owed"]))
+        yield f"{names} ran before the drain: undrain.yml with gpuops_undrain_start starts it"
     yield from (f"GPU {gpu['index']}: {gpu['error']}" for gpu in gpus["gpus"] if gpu["error"])
     yield from (f"{_name(unit['name'])} has failed" for unit in gpus["units"] if unit["active_state"] == "failed")
     yield from (f"{_name(unit['name'])}: {text}" for unit in gpus["units"] for text in unit["drift"][:1])

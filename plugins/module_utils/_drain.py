@@ -19,6 +19,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._ending import En
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES, Serving, argument, serving
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import (
+    DRAIN,
     Hold,
     Holds,
     is_stopped_for_a_hold,
@@ -303,11 +304,13 @@ class Drain:
         if not plan.acts and not keep_hold:
             return []
         terms = self.hold if keep_hold else replace(self.hold, until=0.0, over_reboot=False).while_we_live()
+        # Of a drain before this one, where nothing took the place of what ran then.
+        owed = set() if plan.stop else {hold.unit for hold in self.holds.owed()}
         return self.holds.wanting(
             replace(
                 terms,
                 unit=name,
-                ran=is_up(self.planned[name]),
+                ran=terms.purpose == DRAIN and (is_up(self.planned[name]) or name in owed),
                 triggers={unit.name: unit.active_state for unit in self.triggers.get(name, ())},
             )
             for name in plan.hold
@@ -393,6 +396,10 @@ class Drain:
         self.journal.send(message, NOTICE, action=action, **about, **fields)
 
     def _hold(self, plan: Plan, keep_hold: bool) -> None:
+        if plan.stop:
+            # Another engine serves by now: that one is what this drain finds.
+            whole = {gpu.index for gpu in plan.gpus} >= {gpu.index for gpu in self.snapshot.reading.gpus}
+            self.holds.forget_owed(None if whole else plan.hold)
         wanted = self.wanted_holds(plan, keep_hold)
         unread = self.holds.unread({name: self.planned[name] for name in plan.hold})
         if not wanted and not unread:
@@ -415,7 +422,7 @@ class Drain:
             return
         with self._stage("lift") as actions:
             self.story.lifted_units = over
-            self.holds.lift(over, self.units)
+            self.holds.lift(over, self.units, owe=False)
             for name in over:
                 self._note(f"lift the hold of {name}", "lift", unit=name)
             actions.extend(f"lift the hold of {unit}" for unit in over)

@@ -9,6 +9,11 @@ starts and restarts; `Restart=no` is there because systemd 257 skips asserts in 
 
 The sockets, timers and paths that start the unit are refused as well, and stopped by the drain: a socket or path whose
 unit is refused a few times in a row fails for good (trigger-limit-hit), and would not be what it was afterwards.
+
+With its hold goes the only word that a unit ran, and whoever was to start it again may be gone by then. So its start is
+owed from before the hold is lifted: a file with the words of the hold, which outlives a reboot if that did. It is paid
+when the engine answers, and moot when another one went into service, or runs when the next drain comes. An undrain that
+starts nothing leaves it owed, and a drain that finds no engine running takes it over.
 """
 
 from __future__ import annotations
@@ -28,6 +33,8 @@ from ansible_collections.gpuops.inference.plugins.module_utils._masking import p
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
     HOLDS,
     KEPT_HOLDS,
+    KEPT_OWED,
+    OWED,
     RUNTIME_UNITS,
     SYSTEM_UNITS,
 )
@@ -69,7 +76,7 @@ class Hold:
     """What it is part of: an undrain lifts those of a drain, and leaves those of a pivot."""
     over_reboot: bool = False
     ran: bool = False
-    """The unit ran when it was first held."""
+    """The unit ran when a drain first held it. What a pivot stops is the pivot's to start again."""
     triggers: Mapping[str, str] = field(default_factory=dict)
     """The sockets, timers and paths of the unit, with the state (ActiveState) that each was first seen in."""
 
@@ -172,10 +179,13 @@ class Holds:
         units: Path = RUNTIME_UNITS,
         kept: Path = KEPT_HOLDS,
         kept_units: Path = SYSTEM_UNITS,
+        owed: Path = OWED,
+        kept_owed: Path = KEPT_OWED,
     ) -> None:
         self.directory = directory
         self.units = units
         self._places = {True: (kept, kept_units), False: (directory, units)}
+        self._owed = {True: kept_owed, False: owed}
 
     def read(self, unit: str) -> Optional[Hold]:
         """The standing hold of a unit; one that is over is none. Raises RecordError if its file is broken."""
@@ -194,7 +204,20 @@ class Holds:
 
     def all(self) -> list[Hold]:
         """Those that stand, and those that are over and were not lifted."""
-        return [hold for name in self._names() if (hold := self._read(name)) is not None]
+        names = _names(directory for directory, _units in self._places.values())
+        return [hold for name in names if (hold := self._read(name)) is not None]
+
+    def owed(self) -> list[Hold]:
+        """The lifted holds of units that ran before a drain and have not answered since."""
+        directories = self._owed.values()
+        return [hold for name in _names(directories) if (hold := _words(directories, name)) is not None]
+
+    def forget_owed(self, units: Optional[Iterable[str]] = None) -> None:
+        """These, or all, answer or are not to be started any more."""
+        directories = self._owed.values()
+        for unit in _names(directories) if units is None else units:
+            for directory in directories:
+                (directory / _checked(unit)).unlink(missing_ok=True)
 
     def wanting(self, holds: Iterable[Hold]) -> list[Hold]:
         """What has to be written so that these stand: new ones, those of which a part is missing, those to be kept.
@@ -228,7 +251,7 @@ class Holds:
                 self._stop_ends([old], systemd)
                 self._remove_files(old, old.over_reboot)
             directory, units = self._places[hold.over_reboot]
-            write_json(directory / _checked(hold.unit), {**asdict(hold), "triggers": dict(hold.triggers)})
+            write_json(directory / _checked(hold.unit), _data(hold))
             marker = str(directory / hold.unit).replace("%", "%%")
             refuse = f"[Unit]\nAssertPathExists=!{marker}\n"
             _write(self._drop_in(hold.unit, hold.over_reboot), refuse + "\n[Service]\nRestart=no\n")
@@ -246,15 +269,19 @@ class Holds:
                 systemd.start(_ender(hold.unit, ".timer"))
         return [hold.unit for hold in wanted]
 
-    def lift(self, units: Iterable[str], systemd: Units) -> list[str]:
+    def lift(self, units: Iterable[str], systemd: Units, owe: bool = True) -> list[str]:
         """Take holds away, those that are over too, and give their triggers back. Returns the units that had one.
 
-        Killed at any point, what is left is either still a hold or hinders nothing, and the next lift goes on from it:
-        the words, with what is to be given back, go last. UnitsError if a trigger does not start again.
+        owe False is for a hold that nobody was told to keep: what ran before it is not owed. Killed at any point, what
+        is left is either still a hold or hinders nothing, and the next lift goes on from it: the words, with what is to
+        be given back, go last. UnitsError if a trigger does not start again.
         """
         lifted = {unit: self._read(unit) for unit in units if self._traces(unit)}
         if not lifted:
             return []
+        for hold in lifted.values():
+            if owe and hold is not None and hold.ran:
+                write_json(self._owed[hold.over_reboot] / hold.unit, _data(hold))
         self._stop_ends([hold for hold in lifted.values() if hold is not None], systemd)
         for unit, hold in lifted.items():
             for kept in (True, False):
@@ -297,28 +324,7 @@ class Holds:
     # --- files
 
     def _read(self, unit: str) -> Optional[Hold]:
-        for directory, _units in self._places.values():
-            path = directory / _checked(unit)
-            data = read_json(path)
-            if data is not None:
-                try:
-                    return _hold_of(data, unit)
-                except (TypeError, ValueError) as error:
-                    raise RecordError(
-                        f"{path} is no hold of this release ({error}); look at it, then remove it"
-                    ) from error
-        return None
-
-    def _names(self) -> list[str]:
-        names: set[str] = set()
-        for directory, _units in self._places.values():
-            try:
-                names.update(name for name in os.listdir(directory) if UNIT_NAME.match(name))
-            except FileNotFoundError:
-                continue
-            except PermissionError as error:
-                raise RecordError(f"only root reads {directory}: run with `become: true`") from error
-        return sorted(names)
+        return _words((directory for directory, _units in self._places.values()), unit)
 
     def _traces(self, unit: str) -> bool:
         return any((directory / _checked(unit)).exists() for directory, _units in self._places.values()) or any(
@@ -354,12 +360,18 @@ class Holds:
         files = list(self._files(hold, hold.over_reboot))
         drop_ins, own = files[: len(hold.triggers) + 1], files[len(hold.triggers) + 1 :]
         due = [trigger for trigger, state in hold.triggers.items() if state == "active"]
+        owed = self._owed[hold.over_reboot]
         commands = [
             ["/bin/systemctl", "stop", timer],
             ["/bin/rm", "-f", *map(str, drop_ins)],
             ["-/bin/rmdir", *(str(path.parent) for path in drop_ins)],
             ["/bin/systemctl", "daemon-reload"],
             *([["-/bin/systemctl", "start", "--no-block", *due]] if due else []),
+            *(
+                [["/bin/mkdir", "-p", "-m", "700", str(owed)], ["/bin/mv", "-f", str(marker), str(owed / hold.unit)]]
+                if hold.ran
+                else []
+            ),
             ["/bin/rm", "-f", str(marker), *map(str, own)],
         ]
         _write(
@@ -402,6 +414,36 @@ def _give_back(names: list[str], systemd: Units) -> list[str]:
         if waiting:
             time.sleep(0.05)
     return failed
+
+
+def _names(directories: Iterable[Path]) -> list[str]:
+    """The units that have a file in these."""
+    names: set[str] = set()
+    for directory in directories:
+        try:
+            names.update(name for name in os.listdir(directory) if UNIT_NAME.match(name))
+        except FileNotFoundError:
+            continue
+        except PermissionError as error:
+            raise RecordError(f"only root reads {directory}: run with `become: true`") from error
+    return sorted(names)
+
+
+def _words(directories: Iterable[Path], unit: str) -> Optional[Hold]:
+    """The words of a unit's hold in the first of these that has some."""
+    for directory in directories:
+        path = directory / _checked(unit)
+        data = read_json(path)
+        if data is not None:
+            try:
+                return _hold_of(data, unit)
+            except (TypeError, ValueError) as error:
+                raise RecordError(f"{path} is no hold of this release ({error}); look at it, then remove it") from error
+    return None
+
+
+def _data(hold: Hold) -> dict[str, Any]:
+    return {**asdict(hold), "triggers": dict(hold.triggers)}
 
 
 def _ender(unit: str, ending: str) -> str:

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._backup import (
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import argument, serving
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import select_gpus
-from ansible_collections.gpuops.inference.plugins.module_utils._hold import DROP_IN_NAME
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import DROP_IN_NAME, Holds
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command, mask_text
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
@@ -214,8 +214,10 @@ class PivotRecord:
         gpus: Sequence[str] = ("all",),
         observer: Callable[[Units, Sequence[str], Sequence[str]], Scene] = observe,
         journal: Optional[Journal] = None,
+        holds: Optional[Holds] = None,
     ) -> None:
         self._units = units
+        self._holds = holds or Holds()
         self._named = list(named)
         self._gpus = list(gpus)
         self._path = record_path(gpus)
@@ -405,6 +407,9 @@ class PivotRecord:
             result: Result = {"diff": _enablement_diff(scene, moves), "moves": [" ".join(move) for move in moves]}
             if self._check:
                 return {**result, "changed": bool(moves), "story": [], "msg": f"would: {_moved(moves)}"}
+            if scene.active:
+                # Whatever ran before a drain, this serves now.
+                self._holds.forget_owed(None if scene.gpus is None else scene.units)
             if record is not None and not backward:
                 if not moves and untouched(observed(record), scene):
                     self._forget(record)

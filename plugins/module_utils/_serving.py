@@ -443,6 +443,7 @@ class Service:
         }
         if not verdict.ready:
             raise ServiceError(self._failure(start, verdict, where, after, f"{ended - began:.1f} s after {since}"))
+        host.holds.forget_owed([self._name])
         if at_once:
             result["state"]["before"] = result["diff"]["before"]["state"] = "ready"
         self._becomes("ready")

@@ -193,11 +193,16 @@ holds:
       description: What it is part of, drain or pivot.
       type: str
     ran:
-      description: Whether the unit ran when it was first held.
+      description: Whether the unit ran when a drain first held it.
       type: bool
     triggers:
       description: The sockets, timers and paths that are held with it, and the state each was first seen in.
       type: dict
+owed:
+  description: Units that ran before a drain whose hold is lifted, and were not started again.
+  returned: always
+  type: list
+  elements: str
 last_drain:
   description: The last drain that changed something, with when it was (C(at)), C(who), C(reason) and C(released).
   returned: always
@@ -339,6 +344,7 @@ def main() -> None:
             drifted = drift(probe, snapshot)
         plan = make_plan(snapshot, policy)
         holds = Holds().all()
+        owed = Holds().owed()
         left_over = Holds().left_over(snapshot.units)
         unread = Holds().unread({name: engine_unit.unit for name, engine_unit in snapshot.units.items()})
     except (GpuSelectionError, UnitsError, RecordError) as error:
@@ -370,6 +376,12 @@ def main() -> None:
         processes=process_rows(plan.judged),
         units=units,
         last_drain=last_drain(),
+        owed=[
+            hold.unit
+            for hold in owed
+            if hold.unit not in {held.unit for held in holds}
+            and not (hold.unit in snapshot.units and snapshot.units[hold.unit].unit.running)
+        ],
         holds=[{**asdict(hold), "over": hold.over(time.time())} for hold in holds],
         **facts,
     )

@@ -13,6 +13,9 @@ description:
   - Lifts the holds that M(gpuops.inference.gpu_drain) left, and gives back what it changed of the units and of the
     sockets, timers and paths that start them. Each trigger that was active before the drain is active again.
   - Starts no engine. A trigger may, as it would have without the drain.
+  - What ran before the drain is remembered on the host and returned as RV(ran) by each call, until
+    M(gpuops.inference.inference_service) saw it answer, a pivot or C(restore_production.yml) put another engine into
+    service, or another one runs when the next drain comes. That outlives a reboot if the hold did.
   - Holds that a pivot placed stay, unless their units are named.
 author:
   - gpuops.inference contributors (@gpuops)
@@ -72,7 +75,9 @@ triggers:
   type: list
   elements: str
 ran:
-  description: The lifted units that ran when they were drained and do not run now.
+  description:
+    - Units that ran before the drain and have not answered since, those of an earlier call too. Only of named units
+      where O(units) names some. What a pivot stopped is none of them.
   returned: always
   type: list
   elements: str
@@ -83,6 +88,7 @@ left:
   elements: dict
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -102,7 +108,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._record import (
     outlive_connection,
     whoami,
 )
-from ansible_collections.gpuops.inference.plugins.module_utils._units import Units, UnitsError
+from ansible_collections.gpuops.inference.plugins.module_utils._units import Unit, Units, UnitsError
 
 
 def main() -> None:
@@ -139,14 +145,14 @@ def undrain(holds: Holds, systemd: Units, named: set[str], check_mode: bool) -> 
     if not check_mode:
         holds.lift([hold.unit for hold in lifted], systemd)
     triggers = sorted({name for hold in lifted for name, state in hold.triggers.items() if state == "active"})
-    units = systemd.show([hold.unit for hold in lifted])
-    ran = [hold.unit for hold in lifted if hold.ran and not units[hold.unit].running]
+    owed = {hold.unit for hold in holds.owed()} | {hold.unit for hold in lifted if hold.ran}
+    units = systemd.show(sorted(name for name in owed if name in named or not named))
     return {
         "changed": bool(lifted),
-        "msg": "\n".join(_lines(lifted, triggers, ran, left, check_mode)),
+        "msg": "\n".join(_lines(lifted, triggers, units, left, check_mode)),
         "lifted": [asdict(hold) for hold in lifted],
         "triggers": triggers,
-        "ran": ran,
+        "ran": list(units),
         "left": [asdict(hold) for hold in left],
         "diff": {
             "before": "".join(f"{hold}\n" for hold in found) + "".join(f"{name} is stopped\n" for name in triggers),
@@ -155,16 +161,18 @@ def undrain(holds: Holds, systemd: Units, named: set[str], check_mode: bool) -> 
     }
 
 
-def _lines(lifted: list[Hold], triggers: list[str], ran: list[str], left: list[Hold], check_mode: bool) -> list[str]:
+def _lines(
+    lifted: list[Hold], triggers: list[str], ran: Mapping[str, Unit], left: list[Hold], check_mode: bool
+) -> list[str]:
     again = "could be started again" if check_mode else "can be started again"
     lines = [f"{hold.unit} {again}: {hold.words}" for hold in lifted] or ["no drain holds a unit here"]
     if triggers:
         lines.append(f"active again: {', '.join(triggers)}")
-    if ran:
-        lines.append(
-            f"ran before the drain and was not started: {', '.join(ran)}; restore_production.yml or "
-            "gpuops_undrain_start starts it and waits until it answers"
-        )
+    lines += [
+        f"{name} ran before the drain and {'has not answered since' if unit.running else 'does not run now'}; "
+        "gpuops_undrain_start (or restore_production.yml) starts it and waits until it answers"
+        for name, unit in ran.items()
+    ]
     return [*lines, *(f"stays: {hold}" for hold in left)]
 
 

@@ -234,7 +234,7 @@ def ended(
     result = failure.get("result") or {}
     if not failure:
         outcome, serving = "done", not frees
-    elif result.get("lost"):
+    elif any(part.get("lost") for part in _failed(result)):
         outcome, serving = "unreachable", False
     elif (finished.get("record") or {}).get("phase") == "rolled_back":
         outcome, serving = "rolled_back", bool(restored.get("start"))
@@ -261,7 +261,14 @@ def _is_no_engine(result: Mapping[str, Any]) -> bool:
 
 def plain(result: Mapping[str, Any]) -> str:
     """Why a task failed, without what Ansible says of every failure."""
-    return re.sub("^(Task failed: |Action failed: |Module failed: )+", "", str(result.get("msg") or "no reason given"))
+    said = dict.fromkeys(str(part.get("msg") or result.get("msg") or "no reason given") for part in _failed(result))
+    return "; ".join(re.sub("^(Task failed: |Action failed: |Module failed: )+", "", text) for text in said)
+
+
+def _failed(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What failed of a task; a loop itself only counts."""
+    parts = result.get("results") or ()
+    return [part for part in parts if isinstance(part, Mapping) and part.get("failed")] or [result]
 
 
 def tell(plan: Plan, hosts: Sequence[Host], now: float) -> dict[str, Any]:

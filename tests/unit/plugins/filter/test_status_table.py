@@ -21,6 +21,7 @@ def looked(**changed: Any) -> dict[str, Any]:
         "processes": workers,
         "units": [unit],
         "holds": [],
+        "owed": [],
         "problems": [],
         "last_drain": None,
     }
@@ -71,6 +72,12 @@ def test_a_drain_that_left_a_gpu_not_free_is_not_done() -> None:
     row = status_table(["a"], {"a": looked(processes=[], units=[], last_drain=drain)})[1]
     assert "all GPUs free: drain again" in row
     assert status_table(["a"], {"a": looked(last_drain=drain)})[-1] == "nothing to do", "an engine answers since"
+
+
+def test_what_ran_before_a_drain_is_to_be_started_where_nothing_else_serves() -> None:
+    row = status_table(["a"], {"a": looked(processes=[], units=[], owed=["vllm.service"])})[1]
+    assert "vllm ran before the drain: undrain.yml with gpuops_undrain_start starts it" in row
+    assert status_table(["a"], {"a": looked(owed=["sglang.service"])})[-1] == "nothing to do"
 
 
 def test_an_unfinished_pivot_says_what_to_run() -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpuops.inference.plugins.module_utils._drain import Drain, Timeouts
+from ansible_collections.gpuops.inference.plugins.module_utils._gpus import Gpu, GpuReading
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import Hold, Holds, triggers_of
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Plan, Policy
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Completed, Units
 
 PLAN = Plan(gpus=(), judged=(), hold=("vllm.service",), stop=("vllm.service",))
@@ -24,7 +26,7 @@ class World:
     """One engine unit, and one path that starts it again as soon as nothing refuses to."""
 
     def __init__(self, directory: Path) -> None:
-        self.holds = Holds(directory / "hold", directory / "run", directory / "kept", directory / "etc")
+        self.holds = Holds(*(directory / name for name in ("hold", "run", "kept", "etc", "owed", "kept-owed")))
         self.units = {"vllm.service": "active", "go.path": "active"}
         self.said: list[str] = []
         self.drain = Drain(
@@ -77,6 +79,46 @@ def test_a_hold_for_the_length_of_the_drain_is_no_stronger_than_that(world: Worl
     (hold,) = world.drain.wanted_holds(PLAN, keep_hold=False)
     assert hold.pid
     assert (hold.until, hold.over_reboot) == (0.0, False)
+
+
+def test_what_a_pivot_stops_is_not_told_as_run_before_a_drain(world: World) -> None:
+    world.drain.hold = Hold("", "pivot", "ops", purpose="pivot")
+    (hold,) = world.drain.wanted_holds(PLAN, keep_hold=True)
+    assert not hold.ran
+
+
+def owe(world: World, *names: str) -> None:
+    world.holds.place([Hold(name, "an earlier drain", "ops", ran=True) for name in names], Units(world))
+    world.holds.lift(names, Units(world))
+
+
+def test_a_start_that_is_still_owed_is_taken_over_by_the_next_drain(world: World) -> None:
+    owe(world, "vllm.service")
+    world.units["vllm.service"] = "failed"
+    world.drain.planned = Units(world).show(["vllm.service"])
+    failed = Plan(gpus=(), judged=(), hold=("vllm.service",))
+    world.drain._hold(failed, keep_hold=True)
+    assert [(hold.reason, hold.ran) for hold in world.holds.all()] == [("driver update", True)]
+
+
+@pytest.mark.parametrize("index, left", [(0, []), (1, ["other.service"])])
+def test_a_drain_that_finds_an_engine_running_forgets_what_ran_before_on_its_gpus(
+    world: World, index: int, left: list[str]
+) -> None:
+    owe(world, "sglang.service", "other.service")
+    gpus = (Gpu(0), Gpu(1))
+    world.drain.snapshot = Snapshot(GpuReading(gpus), {}, {}, {})
+    world.drain.planned = Units(world).show(["vllm.service", "sglang.service"])
+    plan = Plan(gpus=gpus[index:], judged=(), hold=("sglang.service", "vllm.service"), stop=("vllm.service",))
+    world.drain._hold(plan, keep_hold=True)
+    assert [hold.unit for hold in world.holds.owed()] == left
+    assert {hold.unit: hold.ran for hold in world.holds.all()} == {"sglang.service": False, "vllm.service": True}
+
+
+def test_what_ran_is_not_owed_after_a_drain_that_kept_no_hold(world: World) -> None:
+    world.drain._hold(PLAN, keep_hold=False)
+    world.drain._lift(PLAN)
+    assert world.holds.owed() == []
 
 
 def test_nothing_is_held_for_a_drain_that_has_nothing_to_do(world: World) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -56,7 +57,7 @@ class Systemd:
 
 @pytest.fixture
 def holds(tmp_path: Path) -> Holds:
-    return Holds(tmp_path / "hold", tmp_path / "units", tmp_path / "kept", tmp_path / "etc")
+    return Holds(*(tmp_path / name for name in ("hold", "units", "kept", "etc", "owed", "kept-owed")))
 
 
 @pytest.fixture
@@ -87,6 +88,42 @@ def test_a_hold_says_who_and_why_and_makes_systemd_look_for_it(holds: Holds, sys
     assert "Restart=no\n" in drop_in
     assert holds.all() == [hold]
     assert systemd.said == ["daemon-reload"]
+
+
+@pytest.mark.parametrize("over_reboot, directory", [(False, "owed"), (True, "kept-owed")])
+def test_what_ran_is_owed_when_its_hold_is_lifted_and_forgotten_when_it_is_paid(
+    holds: Holds, systemd: Systemd, over_reboot: bool, directory: str
+) -> None:
+    ran = Hold("vllm.service", "driver update", "ops", ran=True, over_reboot=over_reboot)
+    holds.place([ran, Hold("sglang.service", "driver update", "ops")], Units(systemd))
+    assert holds.owed() == [], "it is held"
+    holds.lift(["vllm.service", "sglang.service"], Units(systemd))
+    assert files(holds) == {f"{directory}/vllm.service"}
+    assert [(owed.unit, owed.reason) for owed in holds.owed()] == [("vllm.service", "driver update")]
+    holds.forget_owed(["sglang.service"])
+    assert len(holds.owed()) == 1
+    holds.forget_owed(["vllm.service"])
+    assert files(holds) == set()
+
+
+def test_all_that_is_owed_can_be_forgotten_and_what_nobody_kept_is_not_owed(holds: Holds, systemd: Systemd) -> None:
+    for name, over_reboot in (("vllm.service", False), ("sglang.service", True)):
+        holds.place([Hold(name, "x", "y", ran=True, over_reboot=over_reboot)], Units(systemd))
+        holds.lift([name], Units(systemd))
+    assert [owed.unit for owed in holds.owed()] == ["sglang.service", "vllm.service"]
+    holds.forget_owed()
+    assert holds.owed() == []
+    holds.place([Hold("vllm.service", "x", "y", ran=True)], Units(systemd))
+    holds.lift(["vllm.service"], Units(systemd), owe=False)
+    assert files(holds) == set()
+
+
+def test_a_start_is_owed_before_its_hold_is_lifted(holds: Holds, systemd: Systemd) -> None:
+    holds.place([Hold("vllm.service", "x", "y", ran=True)], Units(systemd))
+    systemd.killed_at = "daemon-reload"
+    with pytest.raises(KeyboardInterrupt):
+        holds.lift(["vllm.service"], Units(systemd))
+    assert [owed.unit for owed in holds.owed()] == ["vllm.service"]
 
 
 def test_an_older_hold_keeps_its_own_words(holds: Holds, systemd: Systemd) -> None:
@@ -243,6 +280,17 @@ def test_a_hold_with_an_end_brings_the_timer_that_lifts_it(holds: Holds, systemd
     assert files(holds) == set()
 
 
+def test_a_timer_that_lifts_leaves_what_ran_as_owed(holds: Holds, systemd: Systemd) -> None:
+    holds.place([Hold("vllm.service", "x", "y", until=time.time() + 3600, ran=True)], Units(systemd))
+    text = (holds.units / "gpuops-hold-vllm.service").read_text()
+    commands = [shlex.split(line.split("=", 1)[1]) for line in text.splitlines() if line.startswith("ExecStart=")]
+    for command in commands:
+        if "systemctl" not in command[0]:
+            subprocess.run([command[0].lstrip("-"), *command[1:]], check=command[0][0] != "-")
+    assert files(holds) == {"owed/vllm.service"}
+    assert [owed.unit for owed in holds.owed()] == ["vllm.service"]
+
+
 def test_a_weaker_hold_takes_the_place_of_one_that_is_over(holds: Holds, systemd: Systemd) -> None:
     over = Hold("vllm.service", "x", "y", until=time.time() - 1, over_reboot=True, triggers={"vllm.socket": "active"})
     holds.place([over], Units(systemd))
@@ -361,7 +409,7 @@ def test_a_name_that_is_no_unit_leads_nowhere(holds: Holds, name: str) -> None:
 
 
 def test_a_percent_sign_in_the_path_is_no_specifier(tmp_path: Path, systemd: Systemd) -> None:
-    holds = Holds(tmp_path / "a%b", tmp_path / "units")
+    holds = Holds(*(tmp_path / name for name in ("a%b", "units", "kept", "etc", "owed", "kept-owed")))
     holds.place([Hold("vllm.service", "x", "y")], Units(systemd))
     assert "a%%b/vllm.service" in (tmp_path / "units" / "vllm.service.d" / "90-gpuops-hold.conf").read_text()
 

@@ -15,6 +15,7 @@ import pytest
 
 from ansible_collections.gpuops.inference.plugins.module_utils import _pivot
 from ansible_collections.gpuops.inference.plugins.module_utils._backup import look
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import Hold, Holds
 from ansible_collections.gpuops.inference.plugins.module_utils._pivot import (
     PivotRecord,
     active_dependents,
@@ -46,6 +47,7 @@ class Host:
         self.requires: dict[str, list[str]] = {}
         self.loose: tuple[Loose, ...] = ()
         self.calls: list[str] = []
+        self.holds = Holds(*(root / name for name in ("hold", "run", "kept", "etc", "owed", "kept-owed")))
 
     def path(self, unit: str) -> Path:
         return self.system / unit
@@ -98,7 +100,7 @@ class Host:
         gpus: Sequence[str] = ("all",),
         units: Sequence[str] = ("vllm.service", "sglang.service"),
     ) -> PivotRecord:
-        return PivotRecord(Units(runner=self.systemctl), units, 0, check, gpus, observer=self.scene)
+        return PivotRecord(Units(runner=self.systemctl), units, 0, check, gpus, observer=self.scene, holds=self.holds)
 
 
 @pytest.fixture
@@ -135,6 +137,41 @@ def go(host: Host) -> str:
     host.pivot().phase(run, "started", "")
     host.active["sglang.service"] = "new"
     return str(run)
+
+
+def owe(host: Host, unit: str) -> None:
+    """It ran before a drain, and was not started after it."""
+    systemd = Units(runner=host.systemctl)
+    host.holds.place([Hold(unit, "driver update", "ops", ran=True)], systemd)
+    host.holds.lift([unit], systemd)
+
+
+def test_a_start_that_is_owed_is_moot_once_another_engine_serves(host: Host) -> None:
+    drain(host)
+    owe(host, "vllm.service")
+    owe(host, "unknown.service")
+    run = go(host)
+    assert len(host.holds.owed()) == 2, "it may have to come back"
+    host.pivot().finish(run, "sglang.service", [], [])
+    assert host.holds.owed() == []
+
+
+def test_a_pivot_that_failed_leaves_owed_what_it_found_so(host: Host) -> None:
+    drain(host)
+    owe(host, "vllm.service")
+    run = go(host)
+    host.pivot().phase(run, "rolling_back", "it crashed")
+    drain(host)
+    host.pivot().restore(run)
+    host.pivot().finish(run, "", [], [])
+    assert [hold.unit for hold in host.holds.owed()] == ["vllm.service"]
+
+
+def test_the_owed_start_of_another_part_of_the_host_is_not_forgotten(host: Host) -> None:
+    owe(host, "other.service")
+    half = host.pivot(gpus=["0"], units=["vllm.service"])
+    half.finish("", "vllm.service", [], [])
+    assert [hold.unit for hold in host.holds.owed()] == ["other.service"]
 
 
 def test_there(host: Host) -> None:

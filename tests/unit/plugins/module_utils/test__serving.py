@@ -97,7 +97,7 @@ class World:
         self.environment = directory / "vllm.env"
         self.environment.write_text("VLLM_API_KEY=swordfish\n")
         os.utime(self.environment, (0, 0))
-        self.holds = Holds(directory / "hold", directory / "units")
+        self.holds = Holds(*(directory / name for name in ("hold", "units", "kept", "etc", "owed", "kept-owed")))
 
     def host(self) -> Host:
         return Host(
@@ -397,6 +397,18 @@ def test_a_held_unit_is_not_started_unless_told_so(world: World) -> None:
     assert not world.run(lift_hold=True)["failed"]
     assert world.holds.read(NAME) is None
     assert world.did == ["daemon-reload", "start"]
+
+
+def test_what_is_owed_is_paid_by_an_engine_that_answers_and_by_nothing_less(world: World) -> None:
+    world.holds.place([Hold(NAME, "driver update", "10.0.0.1", ran=True)], world.host().units)
+    world.crash_after = 5.0
+    assert world.run(lift_hold=True)["failed"]
+    assert [owed.unit for owed in world.holds.owed()] == [NAME]
+    world.crash_after = None
+    assert not world.run(check_mode=True)["failed"]
+    assert len(world.holds.owed()) == 1
+    assert not world.run()["failed"]
+    assert world.holds.owed() == []
 
 
 def test_a_held_engine_is_not_stopped_to_be_restarted(world: World) -> None:

@@ -172,7 +172,7 @@ def test_a_file_of_ours_is_an_object_or_a_record_error(text: str) -> None:
 @example({"unit": "x.service", "reason": "", "who": "", "since": 0, "until": 0, "pid": "7", "start": []})
 def test_a_hold_is_read_or_a_record_error(data: dict[str, object]) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        places = [Path(directory, name) for name in ("hold", "units", "kept", "kept-units")]
+        places = [Path(directory, name) for name in ("hold", "units", "kept", "kept-units", "owed", "kept-owed")]
         holds = Holds(*places)
         places[0].mkdir()
         (places[0] / "x.service").write_text(json.dumps(data))

@@ -247,6 +247,14 @@ def test_how_a_host_ended(failure: dict[str, Any], results: dict[str, Any], outc
     assert (end.outcome, end.serving, end.cause) == (outcome, serves, "no" if failure else "")
 
 
+@pytest.mark.parametrize("lost, outcome", [(False, "failed"), (True, "unreachable")])
+def test_of_a_loop_each_item_says_why_it_failed(lost: bool, outcome: str) -> None:
+    items = [{"failed": False}, {"failed": True, "msg": "Module failed: port taken", "lost": lost}]
+    loop = {"task": "Start", "result": {"msg": "One or more items failed", "results": items}}
+    end = _fleet.ended(True, False, loop, {}, {})
+    assert (end.outcome, end.cause) == (outcome, "port taken")
+
+
 def test_what_fails_after_the_act_is_told_beside_it() -> None:
     after = {"task": "Tell HAProxy", "result": {"msg": "Task failed: Module failed: no socket"}}
     end = _fleet.ended(True, False, {}, after, True, PIVOTED)
