@@ -9,7 +9,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpuops.inference.plugins.plugin_utils import _layout
+from ansible_collections.gpuops.inference.plugins.plugin_utils import _secrets
 
 
 def secret_files(secrets: t.Any, engine: t.Mapping[str, t.Any]) -> dict[str, str]:
@@ -17,7 +17,7 @@ def secret_files(secrets: t.Any, engine: t.Mapping[str, t.Any]) -> dict[str, str
     if not isinstance(secrets, t.Mapping):
         raise AnsibleFilterError("secret_files needs a mapping of variables to strings")
     try:
-        return _layout.secret_files(engine, {str(name): str(value) for name, value in secrets.items()})
+        return _secrets.secret_files(engine, {str(name): str(value) for name, value in secrets.items()})
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from None
 

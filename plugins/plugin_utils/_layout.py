@@ -11,7 +11,6 @@ command line, which flags the layout's own keys already give) is in LAUNCHES.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -425,18 +424,6 @@ def _fault_of(prefix: str, check: Any, value: Any) -> list[str]:
     except ValueError as error:
         return [f"{prefix}{error}"]
     return []
-
-
-def secret_files(engine: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, str]:
-    """The text of each file that holds secrets, by path: variables for systemd, options for the engine's --config."""
-    options = engine["configuration"]
-    variables = {name: value for name, value in secrets.items() if name not in options.values()}
-    files = {engine["secrets_path"]: environment_file(variables)}
-    if options:
-        # What JSON writes between double quotes, YAML reads.
-        lines = (f"{option}: {json.dumps(secrets[name], ensure_ascii=False)}\n" for option, name in options.items())
-        files[engine["configuration_path"]] = "".join(lines)
-    return files
 
 
 def _complete(

@@ -20,7 +20,8 @@ import pytest
 import yaml
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES, unknown_to, version_numbers
-from ansible_collections.gpuops.inference.plugins.plugin_utils._layout import LayoutError, resolve, secret_files
+from ansible_collections.gpuops.inference.plugins.plugin_utils._layout import LayoutError, resolve
+from ansible_collections.gpuops.inference.plugins.plugin_utils._secrets import secret_files
 
 sys.path.insert(0, str(Path(__file__).parent))
 

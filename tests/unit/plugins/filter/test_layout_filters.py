@@ -11,13 +11,12 @@ import pytest
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.gpuops.inference.plugins.filter.flags_to_argv import flags_to_argv
-from ansible_collections.gpuops.inference.plugins.filter.layout_faults import layout_faults
-from ansible_collections.gpuops.inference.plugins.filter.resolve_layout import resolve_layout
 from ansible_collections.gpuops.inference.plugins.filter.secret_files import secret_files
 from ansible_collections.gpuops.inference.plugins.filter.systemd_environment import systemd_environment
 from ansible_collections.gpuops.inference.plugins.filter.systemd_exec_start import systemd_exec_start
 from ansible_collections.gpuops.inference.plugins.filter.systemd_words import systemd_words
 from ansible_collections.gpuops.inference.plugins.module_utils._deployment import File, shown_difference
+from ansible_collections.gpuops.inference.plugins.plugin_utils._layout import resolve
 
 ENGINE: dict[str, Any] = {"configuration": {}, "secrets_path": "/s", "configuration_path": "/c"}
 LAYOUT: dict[str, Any] = {
@@ -33,12 +32,6 @@ def test_results() -> None:
     assert systemd_words(["/a b", "/c"]) == '"/a b" /c'
     assert secret_files({"A": "x"}, ENGINE) == {"/s": "A=x\n"}
     assert systemd_environment({"A": 1, "B": "$"}) == 'A=1\nB="\\$"\n'
-    assert resolve_layout(LAYOUT, name="mine")["engines"]["vllm"]["argv"][:3] == [
-        "/opt/vllm/bin/vllm",
-        "serve",
-        "/models/m",
-    ]
-    assert layout_faults(LAYOUT, name="mine") == ""
 
 
 @pytest.mark.parametrize(
@@ -52,8 +45,6 @@ def test_results() -> None:
         (lambda: secret_files(["A"], {}), "needs a mapping"),
         (lambda: secret_files({"KEY": "hunter2\0"}, ENGINE), "KEY holds a control character"),
         (lambda: systemd_environment({"KEY": "hunter2\0"}), "KEY holds a control character"),
-        (lambda: resolve_layout("x", name="mine"), "the layout mine is not a mapping"),
-        (lambda: resolve_layout({}, name="mine"), "the layout mine cannot be used as written:\n- missing required"),
     ],
 )
 def test_errors(call: Any, message: str) -> None:
@@ -62,18 +53,12 @@ def test_errors(call: Any, message: str) -> None:
     assert message in str(caught.value) and "hunter2" not in str(caught.value)
 
 
-def test_faults_as_text() -> None:
-    assert layout_faults(LAYOUT, name="mine", overrides={"gpus": {"count": 2}}).startswith(
-        "the layout mine cannot be used as written:\n- engines.vllm.flags: "
-    )
-
-
 def test_a_unit_with_a_key_in_it_is_known() -> None:
     def hidden(unit: str) -> bool:
         return shown_difference(File("/u", ""), unit)["before"] != unit
 
     for line in ('Environment="VLLM_API_KEY=hunter2"', "ExecStart=vllm serve /m --api-key hunter2", "HF_TOKEN=x"):
         assert hidden(f"[Service]\n{line}\n")
-    ours = resolve_layout(LAYOUT, name="mine", secrets={"sglang": {"SGLANG_API_KEY": "x", "HF_TOKEN": "x"}})
+    ours = resolve(LAYOUT, {}, {"sglang": {"SGLANG_API_KEY": "x", "HF_TOKEN": "x"}}, "mine")
     for engine in ours["engines"].values():
         assert not hidden(f"# Secrets: {', '.join(engine['secrets'])}\nExecStart={engine['exec_start']}\n")

@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import recognise_command, serving
-from ansible_collections.gpuops.inference.plugins.plugin_utils._layout import LayoutError, resolve, secret_files
+from ansible_collections.gpuops.inference.plugins.plugin_utils._layout import LayoutError, resolve
+from ansible_collections.gpuops.inference.plugins.plugin_utils._secrets import secret_files
 
 SHIPPED = sorted((Path(__file__).parents[4] / "roles/layout/files").glob("*.yml"))
 
