@@ -396,12 +396,12 @@ class Drain:
         self.journal.send(message, NOTICE, action=action, **about, **fields)
 
     def _hold(self, plan: Plan, keep_hold: bool) -> None:
+        wanted = self.wanted_holds(plan, keep_hold)
+        unread = self.holds.unread({name: self.planned[name] for name in plan.hold})
         if plan.stop:
             # Another engine serves by now: that one is what this drain finds.
             whole = {gpu.index for gpu in plan.gpus} >= {gpu.index for gpu in self.snapshot.reading.gpus}
             self.holds.forget_owed(None if whole else plan.hold)
-        wanted = self.wanted_holds(plan, keep_hold)
-        unread = self.holds.unread({name: self.planned[name] for name in plan.hold})
         if not wanted and not unread:
             return
         with self._stage("hold") as actions:

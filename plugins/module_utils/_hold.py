@@ -117,9 +117,14 @@ def _hold_of(data: Mapping[str, Any], unit: str) -> Hold:
     for name, like in asdict(Hold("", "", "", 0.0)).items():
         value = getattr(hold, name)
         right = 0 <= value < 1e11 if isinstance(like, float) else isinstance(value, type(like))
-        if not right:
+        if not right or (name == "triggers" and not all(map(_is_trigger, value.items()))):
             raise ValueError(f"{name} is {value!r}")
     return hold
+
+
+def _is_trigger(item: tuple[str, Any]) -> bool:
+    name, state = item
+    return name.endswith(TRIGGER_TYPES) and bool(UNIT_NAME.match(f"{name}.service")) and isinstance(state, str)
 
 
 def local_time(moment: float) -> str:
@@ -203,9 +208,12 @@ class Holds:
         return found
 
     def all(self) -> list[Hold]:
-        """Those that stand, and those that are over and were not lifted."""
-        names = _names(directory for directory, _units in self._places.values())
-        return [hold for name in names if (hold := self._read(name)) is not None]
+        """Those that stand, and those that are over and were not lifted. RecordError names a file that is broken."""
+        names = set(_names(directory for directory, _units in self._places.values()))
+        for _directory, units in self._places.values():
+            names.update(path.parent.stem for path in units.glob(f"*.service.d/{DROP_IN_NAME}"))
+        # Where somebody moved its words away, it is to be lifted all the same.
+        return [self._read(name) or Hold(name, "what it said is gone", "somebody") for name in sorted(names)]
 
     def owed(self) -> list[Hold]:
         """The lifted holds of units that ran before a drain and have not answered since."""
@@ -438,7 +446,9 @@ def _words(directories: Iterable[Path], unit: str) -> Optional[Hold]:
             try:
                 return _hold_of(data, unit)
             except (TypeError, ValueError) as error:
-                raise RecordError(f"{path} is no hold of this release ({error}); look at it, then remove it") from error
+                raise RecordError(
+                    f"{path} is no hold of this release ({error}); look at it, then move it away"
+                ) from error
     return None
 
 

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._hold import Hold
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.inference.plugins.module_utils._plan import Plan, Policy
 from ansible_collections.gpuops.inference.plugins.module_utils._probe import Probe
+from ansible_collections.gpuops.inference.plugins.module_utils._record import RecordError
 from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import Snapshot
 from ansible_collections.gpuops.inference.plugins.module_utils._units import Completed, Units
 
@@ -119,6 +120,16 @@ def test_what_ran_is_not_owed_after_a_drain_that_kept_no_hold(world: World) -> N
     world.drain._hold(PLAN, keep_hold=False)
     world.drain._lift(PLAN)
     assert world.holds.owed() == []
+
+
+def test_a_hold_that_cannot_be_read_ends_a_drain_before_anything_is_done(world: World) -> None:
+    owe(world, "vllm.service")
+    world.said.clear()
+    (world.holds.directory / "vllm.service").write_text("{broken")
+    with pytest.raises(RecordError, match=r"hold/vllm\.service is damaged .*; look at it, then move it away"):
+        world.drain._hold(PLAN, keep_hold=True)
+    assert world.said == []
+    assert len(world.holds.owed()) == 1
 
 
 def test_nothing_is_held_for_a_drain_that_has_nothing_to_do(world: World) -> None:

@@ -414,8 +414,26 @@ def test_a_percent_sign_in_the_path_is_no_specifier(tmp_path: Path, systemd: Sys
     assert "a%%b/vllm.service" in (tmp_path / "units" / "vllm.service.d" / "90-gpuops-hold.conf").read_text()
 
 
-def test_a_hold_of_another_release_is_named(holds: Holds) -> None:
-    holds.directory.mkdir(mode=0o700)
-    (holds.directory / "vllm.service").write_text('{"unit": "vllm.service", "colour": "red"}')
-    with pytest.raises(RecordError, match=r"hold/vllm\.service"):
-        holds.read("vllm.service")
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"unit": "vllm.service", "reason": "x", "who": "y", "colour": "red"}',
+        '{"unit": "vllm.service", "reason": "x", "who": "y", "triggers": {"../../etc/x.socket": "active"}}',
+        '{"unit": "vllm.service", "reason": "x", "who": "y", "triggers": {"x.service": "active"}}',
+        "{broken",
+        "",
+    ],
+)
+def test_a_hold_that_cannot_be_read_is_named_and_lifted_once_it_is_moved_away(
+    holds: Holds, systemd: Systemd, text: str
+) -> None:
+    holds.place([Hold("vllm.service", "x", "y")], Units(systemd))
+    words = holds.directory / "vllm.service"
+    words.write_text(text)
+    for reads in (lambda: holds.read("vllm.service"), holds.all, lambda: holds.lift(["vllm.service"], Units(systemd))):
+        with pytest.raises(RecordError, match=r"hold/vllm\.service .*; look at it, then move it away"):
+            reads()
+    words.rename(words.with_name("vllm.service.broken"))
+    assert [str(hold).partition(" since")[0] for hold in holds.all()] == ["vllm.service is held"]
+    assert holds.lift(["vllm.service"], Units(systemd)) == ["vllm.service"]
+    assert holds.all() == []
