@@ -15,6 +15,9 @@ from dataclasses import dataclass
 FORCED_MAINT, FORCED_DRAIN = 0x01, 0x08
 """What an operator set, among the bits of srv_admin_state."""
 
+MAINT = "maint"
+"""Never set here, so whoever set it wants it so."""
+
 NAME = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 """What HAProxy takes as a name: nothing that could end the command or begin another one."""
 
@@ -80,7 +83,7 @@ def look(ask: Ask, backend: str, name: str) -> Server:
     stats = _rows(ask(f"show stat {backend} 4 -1"), ",")
     stat = next((row for row in stats if row.get("svname") == name), {})
     admin = int(mine["srv_admin_state"])
-    state = "maint" if admin & FORCED_MAINT else "drain" if admin & FORCED_DRAIN else "ready"
+    state = MAINT if admin & FORCED_MAINT else "drain" if admin & FORCED_DRAIN else "ready"
     return Server(state, int(stat.get("scur") or 0), stat.get("status") or "")
 
 
@@ -92,6 +95,11 @@ def _rows(text: str, separator: str) -> list[dict[str, str]]:
         return []
     table = [lines[head][2:], *(line for line in lines[head + 1 :] if line.strip())]
     return list(csv.DictReader(table, delimiter=separator))
+
+
+def aim_of(server: Server, state: str) -> str:
+    """What to ask for where `state` is wanted."""
+    return MAINT if server.state == MAINT else state
 
 
 def set_state(ask: Ask, backend: str, name: str, state: str) -> None:

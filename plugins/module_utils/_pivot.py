@@ -54,6 +54,8 @@ from ansible_collections.gpuops.inference.plugins.module_utils._snapshot import 
 from ansible_collections.gpuops.inference.plugins.module_utils._transaction import (
     BACKWARD,
     FORWARD,
+    NEVER,
+    RETURN,
     SETTLED,
     VERSION,
     FileState,
@@ -280,13 +282,16 @@ class PivotRecord:
             record = read_json(self._path)
             scene = self._observe([*self._named, *((record or {}).get("observed", {})), *_undone(record)])
             refuse_overlap(self._others(), scene)
-            if record is not None and unfinished(record) and _undone(record) and record["phase"] in FORWARD:
+            if record is None:
+                why = "no pivot was made on this host, so there is none to take back"
+                return {**self._begun(None, scene, NEVER, "", False, why), "start": []}
+            if unfinished(record) and _undone(record) and record["phase"] in FORWARD:
                 start = tuple(sorted(name for name, unit in _undone(record).items() if unit.active))
                 why = f"an earlier rollback to {record['target']} was left in phase {record['phase']}; this one goes on"
                 record = {**record, "run": uuid.uuid4().hex[:8], "by": whoami("rollback")}
             else:
                 way = find_return(record, scene)
-                if way.done or record is None:
+                if way.done:
                     return {**self._begun(record, scene, SETTLED, "", False, way.why), "start": list(way.start)}
                 start, why = way.start, way.why
                 faults = [*copies_lost(way), *self._ways(way, scene)]
@@ -305,7 +310,7 @@ class PivotRecord:
             drain = scene.active != {*start} or bool(scene.servers)
             if not self._check:
                 self._write(_in_phase(record, "begun") if drain else record)
-            return {**self._begun(record, scene, "return", record["run"], drain, why), "start": list(start)}
+            return {**self._begun(record, scene, RETURN, record["run"], drain, why), "start": list(start)}
 
     def _ways(self, way: Return, scene: Scene) -> list[str]:
         return [fault for name in way.start for fault in start_faults(way.before[name], scene)]

@@ -19,6 +19,7 @@ BACKWARD = ("rolling_back", "rollback_failed")
 FINISHED = ("done", "rolled_back")
 
 NEW, RESUME, GO_BACK, OVER, SETTLED = "new", "resume", "go back", "over", "settled"
+RETURN, NEVER = "return", "never"
 
 
 class TransactionError(Exception):
@@ -228,10 +229,8 @@ class Return:
     why: str
 
 
-def find_return(record: Optional[Mapping[str, Any]], scene: Scene) -> Return:
+def find_return(record: Mapping[str, Any], scene: Scene) -> Return:
     """What the engine before the last finished pivot was. TransactionError where there is no going back to it."""
-    if record is None:
-        raise TransactionError("no pivot was made on this host, so there is none to take back")
     if unfinished(record):
         raise TransactionError(
             f"a pivot to {record['target']} was left in phase {record['phase']}: run it again to finish it, or "

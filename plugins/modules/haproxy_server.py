@@ -13,6 +13,8 @@ description:
   - Talks to the runtime socket of the HAProxy on this host. Nothing is written to its configuration, and a reload of
     HAProxy forgets it.
   - The ready-made hook of the playbooks for HAProxy, delegated to the balancer.
+  - It never sets C(maint), so a server in that state was put there by somebody else, or by HAProxy's configuration. It
+    stays there, and a warning says so. A server in C(drain) may have been put there by an earlier run, and is put back.
 author:
   - gpuops.inference contributors (@gpuops)
 extends_documentation_fragment:
@@ -40,7 +42,7 @@ options:
     required: true
   state:
     description:
-      - V(drain) sends no new session to the server and waits until it has none left.
+      - V(drain) sends no new session to the server and waits until it has none left, also where it stays in C(maint).
       - V(ready) sends sessions again, and waits until HAProxy's own checks see the server up, where it has checks.
     type: str
     choices: [drain, ready]
@@ -89,8 +91,10 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpuops.inference.plugins.module_utils._haproxy import (
+    MAINT,
     NAME,
     HaproxyError,
+    aim_of,
     ask_socket,
     look,
     set_state,
@@ -116,15 +120,18 @@ def main() -> None:
     ask = ask_socket(module.params["socket"])
     try:
         before = after = look(ask, backend, name)
-        changed = before.state != state
+        aim = aim_of(before, state)
+        changed = before.state != aim
         if changed and not module.check_mode:
-            set_state(ask, backend, name, state)
+            set_state(ask, backend, name, aim)
             after = look(ask, backend, name)
-        if not module.check_mode:
+        # Who keeps it in maintenance does not want it up.
+        waits = not module.check_mode and not (aim == MAINT and state == "ready")
+        if waits:
             after = settle(lambda: look(ask, backend, name), module.params["timeout"], time.monotonic, time.sleep)
     except HaproxyError as error:
         module.fail_json(msg=str(error))
-    now = state if module.check_mode else after.state
+    now = aim if module.check_mode else after.state
     result = {
         "changed": changed,
         "before": before.state,
@@ -132,7 +139,9 @@ def main() -> None:
         "status": after.status,
         "diff": {"before": f"{backend}/{name}: {before.state}\n", "after": f"{backend}/{name}: {now}\n"},
     }
-    if not after.settled and not module.check_mode:
+    if aim == MAINT:
+        module.warn(f"{backend}/{name} is in state {MAINT}, which is not this playbook's doing: it stays so")
+    if waits and not after.settled:
         left = f"has {after.sessions} sessions" if state == "drain" else f"is {after.status} for HAProxy's checks"
         module.fail_json(
             msg=f"{backend}/{name} still {left} after {module.params['timeout']:g} s; it stays in state {after.state}: "

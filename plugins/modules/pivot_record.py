@@ -216,7 +216,7 @@ run:
 mode:
   description:
     - How the pivot goes on. One of V(new), V(resume), V(go back), V(over) and V(settled).
-    - V(return) or V(settled) with O(state=begin_back).
+    - V(return), V(settled) or V(never) with O(state=begin_back), the last where no pivot was made on the host.
   returned: with O(state=begin) and O(state=begin_back)
   type: str
 drain:

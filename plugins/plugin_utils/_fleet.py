@@ -189,8 +189,8 @@ def refusal(plan: Plan, hosts: Sequence[Host], name: str, mates: Sequence[str], 
     out = [host.name for host in hosts if not host.serving or ((host.begun or host.name in ahead) and not host.outcome)]
     if len(out) + 1 > plan.max_unavailable:
         return (
-            f"{_named(out)} {'does' if len(out) == 1 else 'do'} not serve or {'is' if len(out) == 1 else 'are'} about "
-            f"to stop: gpuops_max_unavailable lets {plan.max_unavailable} of {len(plan.hosts)} be out"
+            f"when its turn came, {_named(out)} did not serve or {'was' if len(out) == 1 else 'were'} about to stop: "
+            f"gpuops_max_unavailable lets {plan.max_unavailable} of {len(plan.hosts)} be out"
         )
     return ""
 

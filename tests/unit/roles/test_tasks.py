@@ -68,3 +68,10 @@ def test_a_drain_names_what_an_undrain_lifts(tmp_path: Path) -> None:
     failed, told = run(tmp_path, "fleet/tasks/drain_act.yml", "Say what ends the hold", seen)
     assert not failed and "vllm-a.service cannot be started until" in told and "undrain --limit localhost -e" in told
     assert "sglang-a" not in told
+
+
+@pytest.mark.parametrize("mode", ["never", "return"])
+def test_a_role_that_has_nothing_to_take_back_fails(tmp_path: Path, mode: str) -> None:
+    begun = {"pivot_begun": {"mode": mode, "msg": "no pivot was made on this host"}}
+    failed, told = run(tmp_path, "pivot/tasks/go_back.yml", "Stop where there is nothing to take back", begun)
+    assert (failed, "no pivot was made" in told) == (mode == "never",) * 2, told

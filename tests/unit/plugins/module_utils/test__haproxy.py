@@ -15,6 +15,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._haproxy import (
     NAME,
     HaproxyError,
     Server,
+    aim_of,
     ask_socket,
     look,
     set_state,
@@ -71,6 +72,12 @@ def test_what_an_operator_asked_for_is_told_from_what_checks_see(admin: int, sta
 def test_a_name_that_is_not_there_is_told(backend: str, name: str, told: str) -> None:
     with pytest.raises(HaproxyError, match=told):
         look(Haproxy().ask, backend, name)
+
+
+@pytest.mark.parametrize("wanted", ["drain", "ready"])
+@pytest.mark.parametrize("admin, kept", [(0, False), (8, False), (1, True), (9, True)])
+def test_what_an_operator_keeps_in_maintenance_stays_there(admin: int, kept: bool, wanted: str) -> None:
+    assert aim_of(look(Haproxy(admin).ask, "inference", "gpu01"), wanted) == ("maint" if kept else wanted)
 
 
 def test_a_drain_waits_for_the_last_session() -> None:

@@ -556,9 +556,14 @@ def test_back_is_refused_without_the_copies(host: Host) -> None:
         back(host)
 
 
-def test_back_is_refused_where_nothing_is_to_go_back_to(host: Host) -> None:
-    with pytest.raises(TransactionError, match="no pivot was made"):
-        back(host)
+def test_back_begins_nothing_where_no_pivot_was_made(host: Host) -> None:
+    begun = back(host)
+    assert (begun["mode"], begun["drain"], begun["start"], left()) == ("never", False, [], None)
+    assert [each["unit"] for each in begun["engines"] if each["active"]] == ["vllm.service"]
+    assert begun["msg"] == "no pivot was made on this host, so there is none to take back"
+
+
+def test_back_is_refused_over_an_unfinished_pivot(host: Host) -> None:
     go(host)
     with pytest.raises(TransactionError, match="run it again to finish it"):
         back(host)

@@ -177,17 +177,29 @@ def test_no_host_is_begun_after_the_deadline() -> None:
 def test_who_is_out_already_counts() -> None:
     run = Run([Host("gpu1"), *serving("gpu2", "gpu3", "gpu4")], max_unavailable=2, max_failed=4)
     assert run.why("gpu2") == ""
-    assert "gpu1, gpu2 do not serve or are about to stop" in run.why("gpu3", "gpu2")
+    assert "when its turn came, gpu1, gpu2 did not serve or were about to stop" in run.why("gpu3", "gpu2")
     run.end("gpu2", "done", True)
     assert run.why("gpu3") == ""
     run.end("gpu2", "failed", False)
     assert "gpuops_max_unavailable lets 2 of 4 be out" in run.why("gpu3")
 
 
+def test_a_host_whose_turn_went_by_is_told_to_run_again() -> None:
+    run = Run(serving("gpu1", "gpu2", "gpu3"), max_unavailable=1, max_failed=2)
+    run.end("gpu1", "failed", False)
+    run.entries.append({"state": "gate", "host": "gpu2", "go": False, "cause": run.why("gpu2")})
+    # Whatever comes back later, the run does not come to it again.
+    run.end("gpu1", "done", True).end("gpu3", "done", True)
+    told = run.told()
+    assert told["gpuops_outcomes"]["gpu2"]["outcome"] == "not_begun"
+    assert told["stopped"].startswith("when its turn came, gpu1 did not serve or was about to stop")
+    assert told["resume"].startswith("to go on, run the same command again")
+
+
 def test_who_is_out_already_may_be_begun_at_any_time() -> None:
     run = Run([Host("gpu1"), *serving("gpu2")], max_unavailable=0)
     assert run.why("gpu1") == ""
-    assert "gpu1 does not serve" in run.why("gpu2")
+    assert "gpu1 did not serve" in run.why("gpu2")
 
 
 TARGET = {"class": "target", "action": "stop with its unit"}
@@ -274,7 +286,7 @@ def test_a_canary_whose_soak_failed_does_not_serve(lost: bool, outcome: str) -> 
     run.end("gpu1", end.outcome, end.serving)
     assert run.why("gpu2") == "the canary gpu1 failed"
     anyway = Run(serving("gpu1", "gpu2", "gpu3"), max_unavailable=1, max_failed=3).end("gpu1", end.outcome, end.serving)
-    assert "gpu1 does not serve" in anyway.why("gpu2")
+    assert "gpu1 did not serve" in anyway.why("gpu2")
 
 
 def test_a_drained_host_does_not_serve() -> None:
