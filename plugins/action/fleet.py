@@ -93,8 +93,8 @@ class ActionModule(ActionBase):
             boolean(arguments["frees"]),
             failure,
             afterwards,
-            boolean(arguments.get("soaked", True)),
             arguments.get("results") or {},
+            boolean(arguments.get("soaked", True)),
         )
         self._note("end", outcome=end.outcome, serving=end.serving, cause=end.cause)
         return {"gpuops_outcome": {"outcome": end.outcome, "cause": end.cause}, "serving": end.serving}

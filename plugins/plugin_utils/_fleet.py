@@ -58,6 +58,7 @@ class Host:
     """Why it ended as it did, or why the gate did not let it through."""
 
 
+HOOK_FAILED = " (the rest is done: the next run looks after HAProxy, any other hook is yours to repeat)"
 LOST = "Ansible gave this host up in the middle; it finishes by itself the stage that it is in"
 REFUSED = "it was refused before it was looked at: see above"
 
@@ -219,8 +220,8 @@ def ended(
     frees: bool,
     failure: Mapping[str, Any],
     afterwards: Mapping[str, Any],
-    soaked: bool,
     results: Mapping[str, Any],
+    soaked: bool = True,
 ) -> Host:
     """How a host ended that was begun, from what its tasks returned.
 
@@ -244,11 +245,13 @@ def ended(
         outcome, serving = "failed", before and not touched
     causes = [plain(result)] if failure else []
     if afterwards:
-        lost = (afterwards.get("result") or {}).get("lost")
+        lost = any(part.get("lost") for part in _failed(afterwards.get("result") or {}))
         outcome = "unreachable" if lost else "failed" if outcome == "done" else outcome
         serving = serving and soaked
         causes.append(
             f"{'afterwards, ' if failure else ''}{afterwards['task']}: {plain(afterwards.get('result') or {})}"
+            # The next run finds nothing to do there.
+            f"{HOOK_FAILED if soaked and not failure else ''}"
         )
     return Host("", outcome, serving, True, "\n".join(causes))
 

@@ -255,7 +255,7 @@ PIVOTED: dict[str, Any] = {"drain": {"stopped_units": [{"unit": "vllm.service"}]
 )  # fmt: skip
 def test_how_a_host_ended(failure: dict[str, Any], results: dict[str, Any], outcome: str, serves: bool) -> None:
     told = {"task": "Pivot", "result": failure} if failure else {}
-    end = _fleet.ended(True, False, told, {}, True, results)
+    end = _fleet.ended(True, False, told, {}, results)
     assert (end.outcome, end.serving, end.cause) == (outcome, serves, "no" if failure else "")
 
 
@@ -269,16 +269,17 @@ def test_of_a_loop_each_item_says_why_it_failed(lost: bool, outcome: str) -> Non
 
 def test_what_fails_after_the_act_is_told_beside_it() -> None:
     after = {"task": "Tell HAProxy", "result": {"msg": "Task failed: Module failed: no socket"}}
-    end = _fleet.ended(True, False, {}, after, True, PIVOTED)
-    assert (end.outcome, end.cause, end.serving) == ("failed", "Tell HAProxy: no socket", True)
-    both = _fleet.ended(True, False, {"task": "Pivot", "result": {"msg": "no"}}, after, True, {})
+    end = _fleet.ended(True, False, {}, after, PIVOTED)
+    assert (end.outcome, end.serving) == ("failed", True)
+    assert end.cause == f"Tell HAProxy: no socket{_fleet.HOOK_FAILED}"
+    both = _fleet.ended(True, False, {"task": "Pivot", "result": {"msg": "no"}}, after, {})
     assert both.cause == "no\nafterwards, Tell HAProxy: no socket"
 
 
 @pytest.mark.parametrize("lost, outcome", [(False, "failed"), (True, "unreachable")])
 def test_a_canary_whose_soak_failed_does_not_serve(lost: bool, outcome: str) -> None:
     after = {"task": "Look whether it still serves", "result": {"msg": "it does not", "lost": lost}}
-    end = _fleet.ended(True, False, {}, after, False, PIVOTED)
+    end = _fleet.ended(True, False, {}, after, PIVOTED, soaked=False)
     assert (end.outcome, end.serving) == (outcome, False)
     # It ends twice in the books: as its pivot went, and as its soak did.
     run = Run(serving("gpu1", "gpu2", "gpu3"), max_unavailable=1, max_failed=3, canary=1).end("gpu1", "done", True)
@@ -290,7 +291,7 @@ def test_a_canary_whose_soak_failed_does_not_serve(lost: bool, outcome: str) -> 
 
 
 def test_a_drained_host_does_not_serve() -> None:
-    assert not _fleet.ended(True, True, {}, {}, True, {"drain": {"changed": True}}).serving
+    assert not _fleet.ended(True, True, {}, {}, {"drain": {"changed": True}}).serving
 
 
 def test_each_host_is_told_with_its_cause_and_how_to_go_on() -> None:
