@@ -48,6 +48,8 @@ DROP_IN_NAME = "90-gpuops-hold.conf"
 DRAIN = "drain"
 PIVOT = "pivot"
 TRIGGER_TYPES = (".socket", ".timer", ".path")
+ENDS = 10.0
+"""Seconds for the end of a hold that has just begun: it removes files and reloads systemd."""
 SETTLE = 2.0
 """Seconds for a trigger to be active again: it listens or waits, there is nothing to load."""
 
@@ -93,6 +95,9 @@ class Hold:
         ourselves = read_process(os.getpid())
         return self if ourselves is None else replace(self, pid=ourselves.pid, start=ourselves.start)
 
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "triggers": dict(self.triggers)}
+
     @property
     def end(self) -> str:
         """When it ends by itself, for people."""
@@ -109,7 +114,7 @@ class Hold:
         return f"{self.unit} is {self.words}"
 
 
-def _hold_of(data: Mapping[str, Any], unit: str) -> Hold:
+def hold_of(data: Mapping[str, Any], unit: str) -> Hold:
     """TypeError or ValueError where the data are no hold's of this unit."""
     hold = Hold(**data)
     if hold.unit != unit:
@@ -230,7 +235,8 @@ class Holds:
     def wanting(self, holds: Iterable[Hold]) -> list[Hold]:
         """What has to be written so that these stand: new ones, those of which a part is missing, those to be kept.
 
-        An older hold keeps its own words. What was first seen of a unit and its triggers is never forgotten, not even
+        An older hold keeps its own words, but for one of a drain that a pivot takes over: that must not end while the
+        pivot is at work. What was first seen of a unit and its triggers is never forgotten, not even
         with a hold that is over: later looks see what that hold made of them.
         """
         wanted = []
@@ -239,7 +245,11 @@ class Holds:
             if old is None:
                 wanted.append(new)
             elif old.over(time.time()):
-                wanted.append(replace(new, ran=new.ran or old.ran, triggers={**new.triggers, **old.triggers}))
+                ran = new.ran or (old.ran and new.purpose == DRAIN)
+                wanted.append(replace(new, ran=ran, triggers={**new.triggers, **old.triggers}))
+            elif (old.purpose, new.purpose) == (DRAIN, PIVOT):
+                kept = old.over_reboot or new.over_reboot
+                wanted.append(replace(new, over_reboot=kept, triggers={**new.triggers, **old.triggers}))
             elif (
                 new.over_reboot > old.over_reboot
                 or not self._drop_in(old.unit, old.over_reboot).exists()
@@ -251,15 +261,26 @@ class Holds:
 
     def place(self, holds: Iterable[Hold], systemd: Units) -> list[str]:
         """Hold the units that are not held yet. Returns those for which something was written."""
-        wanted = self.wanting(holds)
+        return self._write(self.wanting(holds), systemd)
+
+    def put_back(self, holds: Iterable[Hold], systemd: Units) -> None:
+        """Place these as they were before a pivot took them over. What would have ended meanwhile ends now."""
+        holds = list(holds)
+        self._write(holds, systemd)
+        self.lift([hold.unit for hold in holds if hold.over(time.time())], systemd)
+
+    def _write(self, wanted: list[Hold], systemd: Units) -> list[str]:
         for hold in wanted:
             old = self._read(hold.unit)
-            if old is not None and old.over(time.time()):
-                # Its words stay until the new ones are read: what systemd has in memory refers to them.
+            over = old is not None and bool(old.over(time.time()))
+            if old is not None and (over or old.purpose != hold.purpose):
+                if old.ran and not hold.ran:
+                    self._owe(old)
                 self._stop_ends([old], systemd)
-                self._remove_files(old, old.over_reboot)
+                # Words and refusals stay until the new ones are read: what systemd has in memory refers to them.
+                _remove(self._files(old, old.over_reboot) if over else self._end_files(old, old.over_reboot))
             directory, units = self._places[hold.over_reboot]
-            write_json(directory / _checked(hold.unit), _data(hold))
+            write_json(directory / _checked(hold.unit), hold.as_dict())
             marker = str(directory / hold.unit).replace("%", "%%")
             refuse = f"[Unit]\nAssertPathExists=!{marker}\n"
             _write(self._drop_in(hold.unit, hold.over_reboot), refuse + "\n[Service]\nRestart=no\n")
@@ -272,7 +293,7 @@ class Holds:
         for hold in wanted:
             # One that moves stands twice until here, so that there is no moment without it.
             (self._places[not hold.over_reboot][0] / hold.unit).unlink(missing_ok=True)
-            self._remove_files(hold, not hold.over_reboot)
+            _remove(self._files(hold, not hold.over_reboot))
             if hold.until:
                 systemd.start(_ender(hold.unit, ".timer"))
         return [hold.unit for hold in wanted]
@@ -289,11 +310,11 @@ class Holds:
             return []
         for hold in lifted.values():
             if owe and hold is not None and hold.ran:
-                write_json(self._owed[hold.over_reboot] / hold.unit, _data(hold))
+                self._owe(hold)
         self._stop_ends([hold for hold in lifted.values() if hold is not None], systemd)
         for unit, hold in lifted.items():
             for kept in (True, False):
-                self._remove_files(hold or Hold(unit, "", ""), kept)
+                _remove(self._files(hold or Hold(unit, "", ""), kept))
         systemd.daemon_reload()
         due = sorted(
             trigger for hold in lifted.values() if hold for trigger, state in hold.triggers.items() if state == "active"
@@ -325,9 +346,23 @@ class Holds:
         ]
 
     def _stop_ends(self, holds: Iterable[Hold], systemd: Units) -> None:
-        """Before the files go: a timer whose unit vanishes has failed."""
-        ends = [_ender(hold.unit, ".timer") for hold in holds if hold.until]
-        systemd.stop([name for name, timer in systemd.show(ends).items() if timer.active_state == "active"])
+        """Before the files go: a timer whose unit vanishes has failed, and one that just came would take ours away."""
+        units = [hold.unit for hold in holds if hold.until]
+        timers = systemd.show([_ender(unit, ".timer") for unit in units])
+        systemd.stop([name for name, timer in timers.items() if timer.active_state == "active"])
+        deadline = time.monotonic() + ENDS
+        while any(
+            service.active_state == "activating"
+            for service in systemd.show([_ender(unit, ".service") for unit in units]).values()
+        ):
+            if time.monotonic() >= deadline:
+                raise UnitsError(
+                    f"the hold of {', '.join(units)} ends just now and does not come to its end: run again"
+                )
+            time.sleep(0.05)
+
+    def _owe(self, hold: Hold) -> None:
+        write_json(self._owed[hold.over_reboot] / hold.unit, hold.as_dict())
 
     # --- files
 
@@ -343,16 +378,12 @@ class Holds:
         name = unit if unit.endswith(TRIGGER_TYPES) else _checked(unit)
         return self._places[kept][1] / f"{name}.d" / DROP_IN_NAME
 
-    def _remove_files(self, hold: Hold, kept: bool) -> None:
-        for path in self._files(hold, kept):
-            path.unlink(missing_ok=True)
-            if path.parent.suffix in (".d", ".wants"):
-                with suppress(OSError):
-                    path.parent.rmdir()
-
     def _files(self, hold: Hold, kept: bool) -> Iterator[Path]:
         """All that a hold wrote for systemd."""
         yield from (self._drop_in(name, kept) for name in (hold.unit, *hold.triggers))
+        yield from self._end_files(hold, kept)
+
+    def _end_files(self, hold: Hold, kept: bool) -> Iterator[Path]:
         units = self._places[kept][1]
         if hold.until:
             yield units / "timers.target.wants" / _ender(hold.unit, ".timer")
@@ -365,8 +396,8 @@ class Holds:
         """A timer that lifts the hold when its time is up, as `lift` does: nobody of ours may be there then."""
         timer, service = _ender(hold.unit, ".timer"), _ender(hold.unit, ".service")
         moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(hold.until + 1))
-        files = list(self._files(hold, hold.over_reboot))
-        drop_ins, own = files[: len(hold.triggers) + 1], files[len(hold.triggers) + 1 :]
+        drop_ins = [self._drop_in(name, hold.over_reboot) for name in (hold.unit, *hold.triggers)]
+        own = list(self._end_files(hold, hold.over_reboot))
         due = [trigger for trigger, state in hold.triggers.items() if state == "active"]
         owed = self._owed[hold.over_reboot]
         commands = [
@@ -444,7 +475,7 @@ def _words(directories: Iterable[Path], unit: str) -> Optional[Hold]:
         data = read_json(path)
         if data is not None:
             try:
-                return _hold_of(data, unit)
+                return hold_of(data, unit)
             except (TypeError, ValueError) as error:
                 raise RecordError(
                     f"{path} is no hold of this release ({error}); look at it, then move it away"
@@ -452,8 +483,12 @@ def _words(directories: Iterable[Path], unit: str) -> Optional[Hold]:
     return None
 
 
-def _data(hold: Hold) -> dict[str, Any]:
-    return {**asdict(hold), "triggers": dict(hold.triggers)}
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+        if path.parent.suffix in (".d", ".wants"):
+            with suppress(OSError):
+                path.parent.rmdir()
 
 
 def _ender(unit: str, ending: str) -> str:

@@ -25,7 +25,12 @@ from ansible_collections.gpuops.inference.plugins.module_utils._backup import (
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._engines import argument, serving
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import select_gpus
-from ansible_collections.gpuops.inference.plugins.module_utils._hold import DROP_IN_NAME, Holds
+from ansible_collections.gpuops.inference.plugins.module_utils._hold import (
+    DRAIN,
+    DROP_IN_NAME,
+    Holds,
+    hold_of,
+)
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_command, mask_text
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import (
@@ -358,6 +363,7 @@ class PivotRecord:
         if name == "rolling_back":
             scene = self._observe(list(record["observed"]))
             if untouched(observed(record), scene):
+                self._put_holds_back(record, scene)
                 self._forget(record)
                 return {**result, "touched": False, "msg": "nothing was touched"}
             result["existing_units"] = _existing(scene)
@@ -430,6 +436,8 @@ class PivotRecord:
                     self._units.daemon_reload()
             if record is None:
                 return {**result, "changed": bool(moves), "story": list(told), "msg": _moved(moves)}
+            if backward:
+                self._put_holds_back(record, scene)
             dependents = self._start_dependents(record["undoes"] if undone else record) if backward or undone else []
             record = {
                 **record,
@@ -521,6 +529,11 @@ class PivotRecord:
             "target": target,
             "gpus": None if scene.gpus is None else sorted(scene.gpus),
             "outgoing": sorted(scene.active),
+            "holds": [
+                hold.as_dict()
+                for hold in self._holds.all()
+                if hold.unit in scene.units and hold.purpose == DRAIN and not hold.pid
+            ],
             "observed": {unit: state.as_dict() for unit, state in scene.units.items()},
             "backups": str(backups),
             "previous": last["id"] if last is not None else "",
@@ -538,6 +551,16 @@ class PivotRecord:
             with suppress(FileNotFoundError):
                 os.replace(_archived(record["previous"]), self._path)
         forget(Path(record["backups"]))
+
+    def _put_holds_back(self, record: Mapping[str, Any], scene: Scene) -> None:
+        """The drains' holds that this pivot took over. Where nothing runs, as before, it holds nothing itself."""
+        ours = {hold.unit for hold in self._holds.all() if hold.purpose != DRAIN and hold.unit in scene.units}
+        before = [
+            hold_of(data, data["unit"]) for data in record.get("holds", ()) if data["unit"] in ours - scene.active
+        ]
+        self._holds.put_back(before, self._units)
+        if not scene.active:
+            self._holds.lift(sorted(ours - {hold.unit for hold in before}), self._units)
 
     def _start_dependents(self, record: Mapping[str, Any]) -> list[str]:
         wanted = sorted({name for unit in observed(record).values() for name in unit.dependents})

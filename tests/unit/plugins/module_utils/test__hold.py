@@ -291,6 +291,54 @@ def test_a_timer_that_lifts_leaves_what_ran_as_owed(holds: Holds, systemd: Syste
     assert [owed.unit for owed in holds.owed()] == ["vllm.service"]
 
 
+def test_a_pivot_takes_a_drains_hold_over_with_its_end(holds: Holds, systemd: Systemd) -> None:
+    until = time.time() + 3600
+    triggers = {"vllm.socket": "active"}
+    holds.place([Hold("vllm.service", "update", "a", until=until, ran=True, triggers=triggers)], Units(systemd))
+    drains = holds.read("vllm.service")
+    systemd.said.clear()
+    pivots = Hold("vllm.service", "pivot", "b", purpose="pivot", triggers={"vllm.socket": "inactive"})
+    assert holds.place([pivots], Units(systemd)) == ["vllm.service"]
+    assert systemd.said == ["stop gpuops-hold-vllm.timer", "daemon-reload"]
+    found = holds.read("vllm.service")
+    assert found is not None
+    assert (found.purpose, found.reason, found.until, found.ran) == ("pivot", "pivot", 0.0, False)
+    assert found.triggers == triggers
+    assert files(holds) == {
+        "hold/vllm.service",
+        "owed/vllm.service",
+        "units/vllm.service.d/90-gpuops-hold.conf",
+        "units/vllm.socket.d/90-gpuops-hold.conf",
+    }
+    again = Hold("vllm.service", "drain", "a", until=until)
+    assert holds.place([pivots, again], Units(systemd)) == [], "a drain leaves it to the pivot"
+    assert drains is not None
+    holds.put_back([drains], Units(systemd))
+    assert holds.read("vllm.service") == drains
+    assert "units/gpuops-hold-vllm.timer" in files(holds)
+
+
+def test_a_hold_that_would_have_ended_meanwhile_is_not_put_back(holds: Holds, systemd: Systemd) -> None:
+    over = Hold("vllm.service", "update", "a", until=time.time() - 1, ran=True, triggers={"vllm.socket": "active"})
+    holds.place([Hold("vllm.service", "pivot", "b", purpose="pivot")], Units(systemd))
+    holds.put_back([over], Units(systemd))
+    assert files(holds) == {"owed/vllm.service"}
+    assert systemd.states["vllm.socket"] == "active"
+
+
+def test_an_end_that_has_begun_is_waited_for(holds: Holds, systemd: Systemd) -> None:
+    holds.place([Hold("vllm.service", "update", "a", until=time.time() + 3600)], Units(systemd))
+    states = iter(["activating", "activating", "inactive"])
+
+    def ending(argv: Sequence[str], timeout: float) -> Completed:
+        if argv[-1] == "gpuops-hold-vllm.service":
+            systemd.states[argv[-1]] = next(states)
+        return systemd(argv, timeout)
+
+    holds.place([Hold("vllm.service", "pivot", "b", purpose="pivot")], Units(ending))
+    assert list(states) == []
+
+
 def test_a_weaker_hold_takes_the_place_of_one_that_is_over(holds: Holds, systemd: Systemd) -> None:
     over = Hold("vllm.service", "x", "y", until=time.time() - 1, over_reboot=True, triggers={"vllm.socket": "active"})
     holds.place([over], Units(systemd))

@@ -167,6 +167,48 @@ def test_a_pivot_that_failed_leaves_owed_what_it_found_so(host: Host) -> None:
     assert [hold.unit for hold in host.holds.owed()] == ["vllm.service"]
 
 
+def take(host: Host, *units: str) -> None:
+    """What the drain of a pivot does about holds."""
+    systemd = Units(runner=host.systemctl)
+    host.holds.place([Hold(unit, "pivot", "ops", purpose="pivot") for unit in units], systemd)
+
+
+def test_a_pivot_that_failed_gives_a_drains_hold_back_and_holds_nothing_itself(host: Host) -> None:
+    drain(host)
+    systemd = Units(runner=host.systemctl)
+    drained = Hold("vllm.service", "driver update", "ops", until=9e9, ran=True)
+    host.holds.place([drained], systemd)
+    run = go(host)
+    take(host, "vllm.service", "sglang.service")
+    assert {hold.purpose for hold in host.holds.all()} == {"pivot"}
+    host.holds.lift(["sglang.service"], systemd)
+    host.pivot().phase(run, "rolling_back", "it crashed")
+    drain(host)
+    take(host, "sglang.service")
+    host.pivot().restore(run)
+    host.pivot().finish(run, "", [], [])
+    assert host.holds.all() == [drained]
+
+
+def test_a_pivot_that_touched_nothing_gives_a_drains_hold_back(host: Host) -> None:
+    drained = Hold("sglang.service", "driver update", "ops")
+    host.holds.place([drained], Units(runner=host.systemctl))
+    run = host.pivot().begin("sglang.service", False)["run"]
+    take(host, "sglang.service")
+    assert not host.pivot().phase(run, "rolling_back", "vllm.service is not idle")["touched"]
+    assert host.holds.all() == [drained]
+
+
+def test_what_serves_again_is_not_held_again_and_a_pivot_that_arrived_keeps_what_it_holds(host: Host) -> None:
+    systemd = Units(runner=host.systemctl)
+    host.holds.place([Hold("sglang.service", "driver update", "ops")], systemd)
+    run = go(host)
+    take(host, "vllm.service", "sglang.service")
+    host.holds.lift(["sglang.service"], systemd)
+    host.pivot().finish(run, "sglang.service", [], [])
+    assert [(hold.unit, hold.purpose) for hold in host.holds.all()] == [("vllm.service", "pivot")]
+
+
 def test_the_owed_start_of_another_part_of_the_host_is_not_forgotten(host: Host) -> None:
     owe(host, "other.service")
     half = host.pivot(gpus=["0"], units=["vllm.service"])
