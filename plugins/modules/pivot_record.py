@@ -138,7 +138,7 @@ msg:
   type: str
 engines:
   description: The engine units, and what they run.
-  returned: with O(state=show) and O(state=begin)
+  returned: with O(state=show) and O(state=begin), with O(state=begin_back) also where that is refused
   type: list
   elements: dict
   contains:
@@ -288,7 +288,11 @@ def run_module(module: AnsibleModule) -> dict[str, Any]:
     if params["state"] == "begin":
         return pivot.begin(params["target"], params["allow_no_rollback"])
     if params["state"] == "begin_back":
-        begun = pivot.begin_back(params["allow_no_rollback"], params["discard_changes"])
+        try:
+            begun = pivot.begin_back(params["allow_no_rollback"], params["discard_changes"])
+        except TransactionError as error:
+            # Whoever counts which hosts of a fleet serve has to know it also where there is no way back.
+            module.fail_json(msg=str(error), engines=pivot.show("")["engines"])
         return {**begun, "serves": begun["mode"] == "settled" and all(map(_ready, begun["start"]))}
     if params["state"] == "put_back":
         return pivot.put_back(params["run"])
