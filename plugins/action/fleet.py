@@ -20,6 +20,7 @@ from ansible_collections.gpuops.inference.plugins.plugin_utils._ledger import Le
 from ansible_collections.gpuops.inference.plugins.plugin_utils._told import told
 
 display = Display()
+MAPPING = Path(__file__).parents[2] / "playbooks/vars/main.yml"
 
 
 class ActionModule(ActionBase):
@@ -35,14 +36,29 @@ class ActionModule(ActionBase):
         # Ansible removes this directory when the run ends.
         self._ledger = Ledger(Path(C.DEFAULT_LOCAL_TMP, "gpuops-fleet.jsonl"))
         do = {
-            "begin": self._begin, "look": self._look, "plan": self._plan, "gate": self._gate, "end": self._end,
-            "tell": self._tell, "wait": self._wait,
+            "guard": self._guard, "begin": self._begin, "look": self._look, "plan": self._plan, "gate": self._gate,
+            "end": self._end, "tell": self._tell, "wait": self._wait,
         }  # fmt: skip
         try:
             result.update(do[arguments["state"]](arguments, variables))
         except _fleet.FleetError as error:
             raise AnsibleActionFail(str(error)) from error
         return {"changed": False, **result}
+
+    def _guard(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        unread = _fleet.unread(variables, MAPPING.read_text(encoding="utf-8"))
+        if unread:
+            raise _fleet.FleetError(
+                f"no playbook reads {', '.join(unread)}; playbooks/vars/main.yml lists what is read"
+            )
+        hosts = len(variables["ansible_play_hosts_all"])
+        meant = hosts == 1 or "ansible_limit" in variables or boolean(arguments["fleet"])
+        if boolean(arguments["acts"]) and not meant:
+            raise _fleet.FleetError(
+                f"this would act on {hosts} hosts at once: name some with --limit, or pass -e gpuops_fleet=true if all "
+                "of them are meant"
+            )
+        return {}
 
     def _begin(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         self._ledger.begin()

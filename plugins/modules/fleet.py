@@ -34,14 +34,23 @@ attributes:
 options:
   state:
     description:
+      - V(guard) refuses variables C(gpuops_...) that no playbook reads, and more than one host unless it is meant.
       - V(begin) opens the books. V(look) notes what was seen of a host before anything was touched.
       - V(plan) checks the settings and settles the order.
       - V(gate) says whether this host may be begun now, counted over all hosts of the run.
       - V(end) notes how a host ended. V(tell) prints a line for each host, what failed last.
       - V(wait) waits on the controller.
     type: str
-    choices: [begin, look, plan, gate, end, tell, wait]
+    choices: [guard, begin, look, plan, gate, end, tell, wait]
     required: true
+  acts:
+    description: With O(state=guard), whether something is done to the hosts.
+    type: bool
+    default: true
+  fleet:
+    description: With O(state=guard), whether more than one host is meant even without C(--limit).
+    type: bool
+    default: false
   outcome:
     description: With O(state=look), V(skipped), V(failed) or V(unreachable), empty if the host has something to do.
     type: str
@@ -156,8 +165,10 @@ from ansible.module_utils.basic import AnsibleModule
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "state": {
         "type": "str", "required": True,
-        "choices": ["begin", "look", "plan", "gate", "end", "tell", "wait"],
+        "choices": ["guard", "begin", "look", "plan", "gate", "end", "tell", "wait"],
     },
+    "acts": {"type": "bool", "default": True},
+    "fleet": {"type": "bool", "default": False},
     "outcome": {"type": "str", "default": ""},
     "cause": {"type": "str", "default": ""},
     "look": {"type": "dict"},

@@ -11,12 +11,30 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Optional
 
+from ansible_collections.gpuops.inference.plugins.filter.did_you_mean import did_you_mean
+
 FAILED = ("failed", "rolled_back", "unreachable")
 """Outcomes that count for max_failed. The others are skipped, done and not_begun."""
 
 
 class FleetError(Exception):
     """A setting that cannot be meant; the message names the user's variable."""
+
+
+# One letter of `gpuops` missing, doubled, swapped or put in; `gpu_` alone is anybody's.
+_MISSPELLED = re.compile(
+    "(puops|guops|gpops|gpups|gpuos|gpuop|g+p+u+o+p+s+|pguops|gupops|gpoups|gpupos|gpuosp|gpu_ops|gpusops|gpuopts)_(.+)"
+)
+
+
+def unread(variables: Iterable[str], mapping: str) -> list[str]:
+    """The user's variables that nothing reads, with what was meant, most likely; `mapping` names all that are read."""
+    names = sorted(variables)
+    ours = [name for name in names if name.startswith("gpuops_")]
+    near = [match for match in map(_MISSPELLED.fullmatch, names) if match and not match[0].startswith("gpuops_")]
+    return did_you_mean(ours, set(re.findall(r"\bgpuops_[a-z0-9_]+\b", mapping))) + [
+        f"{match[0]} (did you mean gpuops_{match[2]}?)" for match in near
+    ]
 
 
 @dataclass(frozen=True)

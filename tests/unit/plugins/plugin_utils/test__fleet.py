@@ -30,6 +30,26 @@ def plan(hosts: Optional[list[Host]] = None, **settings: Any) -> Plan:
     return _fleet.make_plan(serving() if hosts is None else hosts, **{**defaults, **settings})
 
 
+def test_variables_that_nothing_reads_are_named_with_what_was_meant() -> None:
+    mapping = 'fleet_soak: "{{ gpuops_soak | default(0) }}"\n# gpuops_hosts, gpuops_fleet.'
+    names = [
+        "gpuops_soak",
+        "gpuops_hosts",
+        "gpuops_soka",
+        "gpuosp_soak",
+        "ggpuops_x",
+        "gpu_count",
+        "gpuops",
+        "mine",
+        "gpuops_",
+    ]
+    assert _fleet.unread(names, mapping) == [
+        "gpuops_", "gpuops_soka (did you mean gpuops_soak?)", "ggpuops_x (did you mean gpuops_x?)",
+        "gpuosp_soak (did you mean gpuops_soak?)",
+    ]  # fmt: skip
+    assert _fleet.unread(["gpuops_soak", "gpu_ops", "gpups"], mapping) == []
+
+
 class Run:
     """What a run's books hold, one entry after the other."""
 
