@@ -20,7 +20,7 @@ from ansible_collections.gpuops.inference.plugins.plugin_utils._ledger import Le
 from ansible_collections.gpuops.inference.plugins.plugin_utils._told import told
 
 display = Display()
-MAPPING = Path(__file__).parents[2] / "playbooks/vars/main.yml"
+ROOT = Path(__file__).parents[2]
 
 
 class ActionModule(ActionBase):
@@ -46,11 +46,16 @@ class ActionModule(ActionBase):
         return {"changed": False, **result}
 
     def _guard(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        unread = _fleet.unread(variables, MAPPING.read_text(encoding="utf-8"))
+        unread = _fleet.unread(variables, (ROOT / "playbooks/vars/main.yml").read_text(encoding="utf-8"))
         if unread:
             raise _fleet.FleetError(
                 f"no playbook reads {', '.join(unread)}; playbooks/vars/main.yml lists what is read"
             )
+        specs = {role: ROOT / f"roles/{role}/meta/argument_specs.yml" for role in arguments["roles"]}
+        texts = {role: spec.read_text(encoding="utf-8") for role, spec in specs.items()}
+        unread = _fleet.unread_by_roles(variables, texts)
+        if unread:
+            raise _fleet.FleetError(f"no one reads: {', '.join(unread)}")
         hosts = len(variables["ansible_play_hosts_all"])
         meant = hosts == 1 or "ansible_limit" in variables or boolean(arguments["fleet"])
         if boolean(arguments["acts"]) and not meant:

@@ -12,14 +12,15 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.inference.plugins.plugin_utils import _secrets
 
 
-def secret_files(secrets: t.Any, engine: t.Mapping[str, t.Any]) -> dict[str, str]:
-    """Texts by path; AnsibleFilterError names what cannot be written, never a value."""
+def secret_files(secrets: t.Any, engine: t.Mapping[str, t.Any], digests: bool = False) -> dict[str, str]:
+    """Texts by path, or their digests; AnsibleFilterError names what cannot be written, never a value."""
     if not isinstance(secrets, t.Mapping):
         raise AnsibleFilterError("secret_files needs a mapping of variables to strings")
     try:
-        return _secrets.secret_files(engine, {str(name): str(value) for name, value in secrets.items()})
+        texts = _secrets.secret_files(engine, {str(name): str(value) for name, value in secrets.items()})
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from None
+    return _secrets.digests(texts) if digests else texts
 
 
 class FilterModule:

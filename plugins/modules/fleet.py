@@ -51,6 +51,11 @@ options:
     description: With O(state=guard), whether more than one host is meant even without C(--limit).
     type: bool
     default: false
+  roles:
+    description: With O(state=guard), roles whose variables must be spelled right, too.
+    type: list
+    elements: str
+    default: []
   outcome:
     description: With O(state=look), V(skipped), V(failed) or V(unreachable), empty if the host has something to do.
     type: str
@@ -169,6 +174,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     "acts": {"type": "bool", "default": True},
     "fleet": {"type": "bool", "default": False},
+    "roles": {"type": "list", "elements": "str", "default": []},
     "outcome": {"type": "str", "default": ""},
     "cause": {"type": "str", "default": ""},
     "look": {"type": "dict"},

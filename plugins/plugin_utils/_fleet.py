@@ -26,6 +26,9 @@ _MISSPELLED = re.compile(
     "(puops|guops|gpops|gpups|gpuos|gpuop|g+p+u+o+p+s+|pguops|gupops|gpoups|gpupos|gpuosp|gpu_ops|gpusops|gpuopts)_(.+)"
 )
 
+# An option in argument_specs.yml stands alone in its line. To parse YAML would cost ten times as much, on every host.
+_OPTION = re.compile(r"^ +([a-z0-9_]+):$", re.MULTILINE)
+
 
 def unread(variables: Iterable[str], mapping: str) -> list[str]:
     """The user's variables that nothing reads, with what was meant, most likely; `mapping` names all that are read."""
@@ -35,6 +38,14 @@ def unread(variables: Iterable[str], mapping: str) -> list[str]:
     return did_you_mean(ours, set(re.findall(r"\bgpuops_[a-z0-9_]+\b", mapping))) + [
         f"{match[0]} (did you mean gpuops_{match[2]}?)" for match in near
     ]
+
+
+def unread_by_roles(variables: Iterable[str], specs: Mapping[str, str]) -> list[str]:
+    """The same for what begins with the name of a role; each role's argument_specs say what it reads."""
+    known = {name for text in specs.values() for name in _OPTION.findall(text)}
+    # What the roles leave for those who follow.
+    known |= {"preflight_result", "engine_changed"}
+    return did_you_mean([name for name in variables if name.startswith(tuple(f"{role}_" for role in specs))], known)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -23,3 +24,8 @@ def secret_files(engine: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[
         lines = (f"{option}: {json.dumps(secrets[name], ensure_ascii=False)}\n" for option, name in options.items())
         files[engine["configuration_path"]] = "".join(lines)
     return files
+
+
+def digests(texts: Mapping[str, str]) -> dict[str, str]:
+    """SHA-256 of each text."""
+    return {path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()}

@@ -17,6 +17,7 @@ import yaml
 from ansible_collections.gpuops.inference.plugins.action.resolve_layout import OPTIONS
 from ansible_collections.gpuops.inference.plugins.modules.resolve_layout import ARGUMENTS, DOCUMENTATION
 from ansible_collections.gpuops.inference.plugins.plugin_utils._layout import resolve
+from ansible_collections.gpuops.inference.plugins.plugin_utils._secrets import digests
 
 ROOT = Path(__file__).parents[4]
 KIMI = ROOT / "roles/layout/files/kimi_k25_int4_tp8.yml"
@@ -75,6 +76,13 @@ def test_hosts_that_ask_for_the_same_get_the_same_and_others_their_own(tmp_path:
         for name, engine in resolve(kimi, overrides, {}, KIMI.stem)["engines"].items():
             mine = found[host]["engines"][name]
             unit = mine.pop("unit_text")
+            guard = (ROOT / "roles/engine/files/engine_guard.py").read_text()
+            texts = {
+                engine["unit_path"]: unit,
+                engine["environment_path"]: engine["environment_text"],
+                "/opt/gpuops/engine_guard.py": guard,
+            }
+            assert mine.pop("digests") == digests(texts)
             assert mine == engine, told
             assert f"ExecStart={engine['exec_start']}\n" in unit and unit.endswith("WantedBy=multi-user.target\n")
 

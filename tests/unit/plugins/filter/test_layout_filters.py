@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ def test_results() -> None:
     assert systemd_exec_start(["/bin/x", 8]) == ":/bin/x 8"
     assert systemd_words(["/a b", "/c"]) == '"/a b" /c'
     assert secret_files({"A": "x"}, ENGINE) == {"/s": "A=x\n"}
+    assert secret_files({"A": "x"}, ENGINE, digests=True) == {"/s": hashlib.sha256(b"A=x\n").hexdigest()}
     assert systemd_environment({"A": 1, "B": "$"}) == 'A=1\nB="\\$"\n'
 
 

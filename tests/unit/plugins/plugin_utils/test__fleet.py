@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
+import yaml
 
 from ansible_collections.gpuops.inference.plugins.plugin_utils import _fleet
 from ansible_collections.gpuops.inference.plugins.plugin_utils._fleet import FleetError, Host, Plan, hosts_of
@@ -48,6 +49,15 @@ def test_variables_that_nothing_reads_are_named_with_what_was_meant() -> None:
         "gpuosp_soak (did you mean gpuops_soak?)",
     ]  # fmt: skip
     assert _fleet.unread(["gpuops_soak", "gpu_ops", "gpups"], mapping) == []
+
+
+def test_variables_of_a_role_are_what_its_specification_says() -> None:
+    roles = Path(__file__).parents[4] / "roles"
+    texts = {role: (roles / role / "meta/argument_specs.yml").read_text() for role in ("preflight", "engine")}
+    options = {name for text in texts.values() for name in yaml.safe_load(text)["argument_specs"]["main"]["options"]}
+    assert _fleet.unread_by_roles([*options, "preflight_result", "preflights", "layout_x"], texts) == []
+    assert _fleet.unread_by_roles(["engine_secret"], texts) == ["engine_secret (did you mean engine_secrets?)"]
+    assert _fleet.unread_by_roles(["engine_secret"], {}) == []
 
 
 class Run:
