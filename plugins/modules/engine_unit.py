@@ -108,7 +108,6 @@ def main() -> None:
         argument_spec={
             "engine": {"type": "dict", "required": True},
             "guard": {"type": "str", "required": True},
-            # Of digests nobody learns a good key, but no log needs them either.
             "secret_files": {"type": "dict", "default": {}, "no_log": True},
             "run": {"type": "str", "default": ""},
             "gpus": {"type": "list", "elements": "str", "default": ["all"]},

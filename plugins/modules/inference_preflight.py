@@ -183,7 +183,8 @@ def main() -> None:
             "engine": {"type": "str", "choices": ["sglang", "vllm"], "required": True},
             "allow_no_rollback": {"type": "bool", "default": False},
             "engine_timeout": {"type": "int", "default": 180},
-            "deployed": {"type": "dict", "default": {}},
+            # Of digests nobody learns a good key, but no log needs them either.
+            "deployed": {"type": "dict", "default": {}, "no_log": True},
             "gpus": {"type": "list", "elements": "str", "default": ["all"]},
             "health": {"type": "list", "elements": "str", "choices": ["all", *CHECKS], "default": []},
             "xid_window": {"type": "float", "default": 86400.0},
