@@ -114,7 +114,9 @@ def main(host: str, way: str, match: str, command: list[str]) -> int:
         said.seek(0)
         text = said.read().decode(errors="replace")
     wanted = {"controller": -signal.SIGKILL, "async": 0}
-    if line and code == wanted.get(way, code) and (way != "ssh" or "UNREACHABLE" in text):
+    # Ansible's own word, and ours where a fleet's run writes down what became of the host.
+    lost = "UNREACHABLE" in text or "unreachable: " in text
+    if line and code == wanted.get(way, code) and (way != "ssh" or lost):
         print(line)
         return 0
     print(text)
