@@ -96,16 +96,7 @@ class ActionModule(ReachAction):
         With the result, the file has told all that it ever will, and goes.
         """
         began = time.monotonic()
-        tail = f"tail -n +{line}"
-        file = shlex.quote(path)
-        # Looked at before it is read: what an ended process has told is all in what is read then.
-        done = self._low_level_execute_command(
-            f"timeout {_SILENCE} {tail} -f --pid={pid} {file} 2>/dev/null | head -n 1 >/dev/null; "
-            f"if kill -0 {pid} 2>/dev/null; then echo '{_ALIVE}'; else echo '{_ENDED}'; fi; "
-            f"told=$({tail} {file}); "
-            """[ -z "$told" ] || printf '%s\\n' "$told"; """
-            f"""case $told in *'{{"result"'*) rm -f {file};; esac"""
-        )
+        done = self._low_level_execute_command(read_command(pid, shlex.quote(path), line))
         alive, new = parse_read(done["stdout"])
         if alive and not new and time.monotonic() - began < 1:
             # A host without these tools: ask, but not all the time.
@@ -113,9 +104,23 @@ class ActionModule(ReachAction):
         return alive, new
 
 
+def read_command(pid: int, file: str, line: int) -> str:
+    """What a host's shell runs for one read of a file that is quoted for it."""
+    tail = f"tail -n +{line}"
+    # The process is looked at before the file is read: what an ended one has told is all in what is read then. A long
+    # line gets there bit by bit, so what ends without a newline, which `$(` would hide, is no line yet.
+    return (
+        f"timeout {_SILENCE} {tail} -f --pid={pid} {file} 2>/dev/null | head -n 1 >/dev/null; "
+        f"if kill -0 {pid} 2>/dev/null; then echo '{_ALIVE}'; else echo '{_ENDED}'; fi; "
+        f"told=$({tail} {file}; echo .); "
+        """printf %s "${told%.}"; """
+        f"""case $told in *'{{"result"'*[[:cntrl:]].) rm -f {file};; esac"""
+    )
+
+
 def parse_read(text: str) -> tuple[bool, list[str]]:
-    """Whether the process lives, and its lines. What a shell says before the answer counts for nothing."""
-    lines = text.splitlines()
+    """Whether the process lives, and its whole lines. What a shell says before the answer counts for nothing."""
+    lines = text.splitlines()[: None if text.endswith("\n") else -1]
     for position, line in enumerate(lines):
         if line in (_ALIVE, _ENDED):
             return line == _ALIVE, lines[position + 1 :]

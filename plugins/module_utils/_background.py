@@ -84,7 +84,7 @@ def _detached(work: Callable[[Tell], Mapping[str, Any]], path: Path) -> NoReturn
             os.dup2(theirs, ours)
 
         def tell(what: Mapping[str, Any]) -> None:
-            # One write: a reader sees whole lines.
+            # One write: no other line comes between. Who reads meanwhile may see a part of it.
             os.write(out, (json.dumps(what) + "\n").encode())
 
         tell({"result": work(tell)})

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpuops.inference.plugins.action.inference_service import Lines, parse_read
+from ansible_collections.gpuops.inference.plugins.action.inference_service import Lines, parse_read, read_command
 
 
 @pytest.mark.parametrize(
@@ -18,10 +21,30 @@ from ansible_collections.gpuops.inference.plugins.action.inference_service impor
         ("Welcome to this host!\n\ngpuops: ended\nline\n", False, ["line"]),
         ("", True, []),
         ("Welcome\n", True, []),
+        ('gpuops: alive\nline\n{"result": {"m', True, ["line"]),
     ],
 )
 def test_only_the_answer_itself_says_that_a_process_ended(text: str, alive: bool, lines: list[str]) -> None:
     assert parse_read(text) == (alive, lines)
+
+
+def test_a_file_goes_with_its_whole_result_and_not_with_a_part_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "it's told"
+
+    def read(line: int) -> list[str]:
+        command = ["/bin/sh", "-c", read_command(2**22 + 1, shlex.quote(str(file)), line)]
+        return parse_read(subprocess.run(command, capture_output=True, text=True, check=True).stdout)[1]
+
+    progress = json.dumps({"unit": "vllm.service", "status": 'says {"result": "x"} \n.'})
+    result = json.dumps({"result": {"msg": "x" * 9000 + "}}"}})
+    file.write_text(progress + "\n")
+    assert read(1) == [progress] and file.exists()
+    for part in (10, 5000, len(result)):
+        file.write_text(progress + "\n" + result[:part])
+        assert read(1) == [progress] and read(2) == [] and file.exists()
+    file.write_text(progress + "\n" + result + "\n")
+    assert read(2) == [result] and not file.exists()
+    assert read(3) == []
 
 
 def told(phase: str, status: str, seconds: float, rest: str = "") -> str:
