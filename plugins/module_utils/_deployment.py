@@ -75,9 +75,10 @@ def _is_so(path: str, digest: str, owner: str, mode: int) -> bool:
 
 
 def shown_difference(file: File, before: Optional[str]) -> dict[str, str]:
-    """For --diff. What somebody wrote by hand may hold a key in Environment= or ExecStart=, and a difference shows what
-    goes."""
+    """For --diff, which shows what goes. What somebody wrote by hand may hold a key in Environment= or ExecStart=, and
+    of what not everybody may read nothing is shown."""
     headers = {"before_header": file.path, "after_header": file.path}
-    if before is not None and mask_text(before) != before:
-        return {**headers, "before": "(holds a secret: not shown)\n", "after": "(another text)\n"}
+    closed = file.text is None or not file.mode & stat.S_IROTH
+    if before and (closed or mask_text(before) != before):
+        return {**headers, "before": "(holds a secret: not shown)\n", "after": file.text and "(another text)\n" or ""}
     return {**headers, "before": before or "", "after": file.text or ""}

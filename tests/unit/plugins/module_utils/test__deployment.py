@@ -82,4 +82,12 @@ def test_a_difference_shows_no_key_that_somebody_wrote_by_hand() -> None:
     assert shown_difference(file, "[Service]\nExecStart=/old\n")["before"] == "[Service]\nExecStart=/old\n"
     for line in ("Environment=VLLM_API_KEY=hunter2", "ExecStart=/x --api-key hunter2"):
         assert "hunter2" not in str(shown_difference(file, f"[Service]\n{line}\n"))
-    assert shown_difference(File("/c", None), "port: 1\n")["after"] == ""
+
+
+@pytest.mark.parametrize("file", [File("/c", None), File("/s", "", 0o600)])
+def test_a_difference_shows_nothing_of_keys_that_are_not_asked_for_any_more(file: File) -> None:
+    """Neither `api-key:` in YAML nor a variable of any name looks like a secret to who masks text."""
+    for text in ('api-key: "hunter2"\n', 'LICENSE="hunter2"\n'):
+        shown = shown_difference(file, text)
+        assert "hunter2" not in str(shown) and shown["before"] and shown["after"] == ""
+    assert shown_difference(file, None)["before"] == shown_difference(file, "")["before"] == ""
