@@ -115,6 +115,7 @@ options:
     description:
       - What the hold is part of. M(gpuops.inference.gpu_undrain) lifts the holds of a drain, and those of a pivot only
         when they are named.
+      - A pivot takes over the holds of a drain, their end included.
     type: str
     choices: [drain, pivot]
     default: drain
