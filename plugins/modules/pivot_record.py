@@ -91,7 +91,7 @@ options:
     description:
       - The phase to record with O(state=phase).
     type: str
-    choices: [drained, started, rolling_back, rollback_failed]
+    choices: [rolling_back, rollback_failed]
   cause:
     description:
       - Why the pivot turns back, or why that failed.
