@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import grp
 import hashlib
 import os
 import pwd
@@ -72,6 +73,15 @@ def _is_so(path: str, digest: str, owner: str, mode: int) -> bool:
         ) and hashlib.sha256(Path(path).read_bytes()).hexdigest() == digest
     except (FileNotFoundError, KeyError):
         return False
+
+
+def useradd_arguments(name: str) -> list[str]:
+    """The group may be there without the user, for a model's files; useradd refuses to make both then."""
+    try:
+        group = ["--gid", grp.getgrnam(name).gr_name]
+    except KeyError:
+        group = []
+    return ["--system", "--no-create-home", *group, name]
 
 
 def shown_difference(file: File, before: Optional[str]) -> dict[str, str]:

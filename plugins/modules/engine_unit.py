@@ -94,6 +94,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._deployment impor
     files_of,
     read,
     shown_difference,
+    useradd_arguments,
 )
 from ansible_collections.gpuops.inference.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.inference.plugins.module_utils._options import rights_faults
@@ -136,8 +137,13 @@ def deploy(module: AnsibleModule) -> dict[str, Any]:
     made = _make_user(module, engine["user"])
     written, differences = [made] if made else [], []
     for file in files_of(engine, module.params["guard"], secrets):
-        before = read(file.path)
-        if _put(module, file, before):
+        try:
+            before = read(file.path)
+            changed = _put(module, file, before)
+        except OSError as error:
+            do = "remove" if file.text is None else "write"
+            module.fail_json(msg=f"cannot {do} {file.path}: {error.strerror}")
+        if changed:
             written.append(file.path)
             differences.append(shown_difference(file, before))
     return {
@@ -156,7 +162,7 @@ def _make_user(module: AnsibleModule, name: str) -> str:
     except KeyError:
         if not module.check_mode:
             useradd = module.get_bin_path("useradd", required=True)
-            module.run_command([useradd, "--system", "--no-create-home", name], check_rc=True)
+            module.run_command([useradd, *useradd_arguments(name)], check_rc=True)
         return f"user {name}"
     return ""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import getpass
+import grp
 import hashlib
 import os
 from pathlib import Path
@@ -18,6 +19,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._deployment impor
     files_of,
     read,
     shown_difference,
+    useradd_arguments,
 )
 
 ENGINE: dict[str, Any] = {
@@ -91,3 +93,9 @@ def test_a_difference_shows_nothing_of_keys_that_are_not_asked_for_any_more(file
         shown = shown_difference(file, text)
         assert "hunter2" not in str(shown) and shown["before"] and shown["after"] == ""
     assert shown_difference(file, None)["before"] == shown_difference(file, "")["before"] == ""
+
+
+def test_a_group_that_is_there_gets_its_user() -> None:
+    there = grp.getgrall()[0].gr_name
+    assert useradd_arguments(there) == ["--system", "--no-create-home", "--gid", there, there]
+    assert useradd_arguments("nobody-has-made-it") == ["--system", "--no-create-home", "nobody-has-made-it"]
