@@ -402,12 +402,15 @@ def _environment_faults(key: str, environment: Mapping[str, Any]) -> list[str]:
 
 def _secret_faults(name: str, secrets: Mapping[str, Any]) -> list[str]:
     faults = []
+    keys = {*ENGINES[name].key_variables, *LAUNCHES[name].configured}
     for variable, value in secrets.items():
         if not isinstance(value, str):
             faults.append(f"layout_secrets.{name}.{variable}: must be a string")
         elif "\n" in value:
             # systemd would carry it. But no HTTP header can, so the engine would start and refuse every request.
             faults.append(f"layout_secrets.{name}.{variable}: has a line break; one read from a file wants `| trim`")
+        elif variable in keys and not value.isascii():
+            faults.append(f"layout_secrets.{name}.{variable}: clients send it in an HTTP header: ASCII alone")
         elif variable in LAUNCHES[name].configured and not re.fullmatch(r"[^\s\x00-\x1f\x7f-][^\x00-\x1f\x7f]*", value):
             # The engine makes words of a command line of it, where this would be the next option.
             faults.append(

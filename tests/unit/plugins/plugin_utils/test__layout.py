@@ -311,9 +311,11 @@ def test_the_keys_of_sglang_stand_in_a_file(kimi: dict[str, Any]) -> None:
     }
     assert "$ecret" not in json.dumps(engines) and "hunter2" not in json.dumps(engines)
     assert "--config" not in engines["vllm"]["argv"] and "--config" not in resolved(kimi)["engines"]["sglang"]["argv"]
-    for key in ("", "-rf", " x", "a\tb", "a\nb"):
+    for key in ("", "-rf", " x", "a\tb", "a\nb", "sch\u00fcssel"):
         (fault,) = faults(kimi, {}, secrets={"sglang": {"SGLANG_API_KEY": key}})
         assert fault.startswith("layout_secrets.sglang.SGLANG_API_KEY: ")
+    assert len(faults(kimi, {}, secrets={"vllm": {"VLLM_API_KEY": "sch\u00fcssel"}})) == 1
+    assert resolved(kimi, secrets={"vllm": {"HF_TOKEN": "sch\u00fcssel"}})
 
 
 def test_speculation_needs_its_section(kimi: dict[str, Any]) -> None:
