@@ -75,3 +75,11 @@ def test_a_role_that_has_nothing_to_take_back_fails(tmp_path: Path, mode: str) -
     begun = {"pivot_begun": {"mode": mode, "msg": "no pivot was made on this host"}}
     failed, told = run(tmp_path, "pivot/tasks/go_back.yml", "Stop where there is nothing to take back", begun)
     assert (failed, "no pivot was made" in told) == (mode == "never",) * 2, told
+
+
+def test_a_way_back_says_which_item_of_a_loop_failed_and_why(tmp_path: Path) -> None:
+    items = [{"changed": True}, {"failed": True, "msg": "cannot write /etc/gpuops/a.secrets"}]
+    for result in ({"msg": "One or more items failed", "results": items}, items[1]):
+        seen = {"ansible_failed_task": {"name": "Write the secrets"}, "ansible_failed_result": result}
+        failed, told = run(tmp_path, "pivot/tasks/rollback.yml", "Keep why it failed", seen, "-v")
+        assert not failed and "Write the secrets: cannot write /etc/gpuops/a.secrets" in told, told
