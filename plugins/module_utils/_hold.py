@@ -236,8 +236,8 @@ class Holds:
         """What has to be written so that these stand: new ones, those of which a part is missing, those to be kept.
 
         An older hold keeps its own words, but for one of a drain that a pivot takes over: that must not end while the
-        pivot is at work. What was first seen of a unit and its triggers is never forgotten, not even
-        with a hold that is over: later looks see what that hold made of them.
+        pivot is at work. What was first seen of a unit and its triggers is never forgotten, not even with a hold that
+        is over: later looks see what that hold made of them.
         """
         wanted = []
         for new in holds:

@@ -331,8 +331,9 @@ class Service:
         if unit.restarting:
             self._stop(unit)
             unit = self._show()
-        if unit.active_state == "failed":
-            # Its count of starts as well: the limit is for crash loops, and we are none.
+        if unit.active_state == "failed" or unit.n_restarts:
+            # Its count of starts as well: the limit is for crash loops, and we are none. systemd 252 keeps that of
+            # restarts where a unit was stopped as it waited for the next, and that would look like a loop of ours.
             units.reset_failed(self._name)
         files = fingerprint(unit)
         units.start(self._name)

@@ -169,7 +169,7 @@ def _lines(
     if triggers:
         lines.append(f"active again: {', '.join(triggers)}")
     lines += [
-        f"{name} ran before the drain and {'has not answered since' if unit.running else 'does not run now'}; "
+        f"{name} ran before the drain and {'was not seen to answer since' if unit.running else 'does not run now'}; "
         "gpuops_undrain_start (or restore_production.yml) starts it and waits until it answers"
         for name, unit in ran.items()
     ]

@@ -150,6 +150,7 @@ class World:
             self.start()
         elif verb == "stop" and not self.stuck or verb == "reset-failed":
             self.end("inactive")
+            self.restarts = 0 if verb == "reset-failed" else self.restarts
         elif verb == "daemon-reload":
             self.stale = False
         elif verb in ("enable", "disable"):
@@ -384,6 +385,12 @@ def test_somebody_else_who_answers_is_not_ready(world: World) -> None:
     world.strangers = [Listener(7, "nginx", "/system.slice/nginx.service")]
     assert "its port is answered by nginx" in world.run()["reason"]
     assert world.did == ["stop"]
+
+
+def test_restarts_of_an_earlier_life_are_no_crash_loop(world: World) -> None:
+    world.restarts = 1
+    assert not world.run()["failed"]
+    assert world.did == ["reset-failed", "start"]
 
 
 def test_a_held_unit_is_not_started_unless_told_so(world: World) -> None:
