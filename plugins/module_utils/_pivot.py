@@ -121,9 +121,8 @@ def make_scene(units: Units, snapshot: Snapshot, named: Sequence[str], gpus: Seq
     for name, unit in absent.items():
         if unit.exists and unit.load_state != "masked":
             raise TransactionError(snapshot.rejected_units.get(name, f"{name} runs no engine"))
-        found[name] = UnitState(
-            name, exists=unit.exists, unit_file_state=unit.unit_file_state, files=look(_paths(unit))
-        )
+        # A mask is no unit that a drain could hold: nothing starts it.
+        found[name] = UnitState(name, exists=False, unit_file_state=unit.unit_file_state, files=look(_paths(unit)))
     return Scene(found, _loose(snapshot, users), selected)
 
 
@@ -266,6 +265,10 @@ class PivotRecord:
             record = read_json(self._path)
             scene = self._observe([*self._with_recorded(record), target])
             refuse_overlap(self._others(), scene)
+            if scene.units[target].unit_file_state.startswith("masked"):
+                raise TransactionError(
+                    f"{target} is masked: `systemctl unmask {target}`, if whoever did that agrees that it runs again"
+                )
             decision = decide(record, target, scene)
             if scene.servers and not allow_no_rollback:
                 raise TransactionError(_no_way_back(scene))

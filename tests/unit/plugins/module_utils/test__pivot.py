@@ -332,6 +332,15 @@ def test_a_record_that_is_gone_stops_the_pivot(host: Host) -> None:
         host.pivot().phase(run, "drained", "")
 
 
+def test_a_masked_target_is_refused_with_the_cure(host: Host) -> None:
+    host.deploy("sglang.service", "masked by somebody")
+    host.states["sglang.service"] = "masked"
+    with pytest.raises(TransactionError, match="systemctl unmask sglang.service"):
+        host.pivot().begin("sglang.service", False)
+    assert left() is None
+    assert host.pivot().begin("vllm.service", False)["mode"] == "settled"
+
+
 def test_an_engine_without_a_unit_needs_a_word(host: Host) -> None:
     host.active.clear()
     host.loose = (Loose(77, "sglang", True, "login session 3", "python -m sglang.launch_server"),)
@@ -474,6 +483,15 @@ def test_a_unit_its_arguments_and_a_unit_that_is_not_there() -> None:
     absent = found.units["sglang.service"]
     assert (absent.exists, set(absent.files.values())) == (False, {None})
     assert len(absent.files) == 4, "what a deployment would put there has to go again"
+
+
+def test_a_mask_is_no_unit_that_a_drain_could_hold() -> None:
+    masked = "Id=sglang.service\nLoadState=masked\nUnitFileState=masked\n"
+    found = make_scene(
+        Units(runner=lambda argv, _timeout: Completed(0, masked, "")),
+        simulated.Host().vllm().snapshot(), ["vllm.service", "sglang.service"], ("all",)
+    )  # fmt: skip
+    assert (found.units["sglang.service"].exists, found.units["sglang.service"].unit_file_state) == (False, "masked")
 
 
 def test_an_engine_in_a_shell_is_loose() -> None:
