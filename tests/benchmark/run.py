@@ -323,17 +323,28 @@ def main() -> None:
             "ansible-playbook", "-i", simulator("inventory").strip(), str(BENCHMARK / "drain.yml")
         )
         record = on_host("sh", "-c", "cat /var/lib/gpuops/records/*-drain-*.json")
-        say("fleet: pivot_to_vllm where vLLM serves, and the same with ansible.builtin, over SSH; then recorded hosts")
+        say("fleet: pivot_to_vllm where vLLM serves, a drain, and the same with ansible.builtin, over SSH")
+        # It was reset.
+        playbook("gpu_host.yml")
         playbook("pivot_to_vllm.yml")
-        inventory = Path(simulator("inventory").strip())
-        costs = fleet.over_ssh(HOST, inventory, lambda path: on_host("cat", path).encode()) + fleet.recorded(record)
+        subject = HOST, Path(simulator("inventory").strip()), on_host
+        costs = fleet.over_ssh(*subject, record)
+        say("fleet: advice")
+        advice = fleet.advice(*subject)
+        say("fleet: a drain of recorded hosts")
+        costs += fleet.recorded(record)
     finally:
         simulator("down")
     killed = (
         f"Of {len(MONITORS)} monitors on the host (DCGM and the like), gpu_drain ended {figures.ours_killed}, "
         f"the recipe {figures.recipe_killed}."
     )
-    text = f"{circumstances(load)}\n\n{table(figures)}\n\n{killed}\n\nA fleet, ours / theirs:\n\n{fleet.table(costs)}"
+    text = "\n\n".join(
+        [
+            circumstances(load), table(figures), killed, "A fleet, ours / theirs:", fleet.table(costs),
+            "What settings are worth:", advice,
+        ]
+    )  # fmt: skip
     before, _begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
     print(text)

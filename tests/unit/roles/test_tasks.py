@@ -53,12 +53,12 @@ def test_an_undrain_of_a_part_of_a_host_needs_its_units_named(
     assert (failed, "name the units of the part" in told) == (refused, refused), told
 
 
-@pytest.mark.parametrize("seen, stops", [(HELD, False), (ILL, True), ({"skipped": True}, False)])
+@pytest.mark.parametrize("seen, stops", [(HELD, False), (ILL, True)])
 def test_hardware_stops_and_holders_do_not_which_a_drain_may_be_told_to_end(
     tmp_path: Path, seen: dict[str, Any], stops: bool
 ) -> None:
     name = "Stop where the hardware is not well"
-    failed, told = run(tmp_path, "drain/tasks/main.yml", name, {"drain_verified": seen}, "--check")
+    failed, told = run(tmp_path, "drain/tasks/health.yml", name, {"drain_verified": seen}, "--check")
     assert failed == stops, told
 
 
