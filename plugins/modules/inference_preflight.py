@@ -138,6 +138,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpuops.inference.plugins.module_utils._deployment import differing_secrets
 from ansible_collections.gpuops.inference.plugins.module_utils._gpus import GpuReading, GpuSelectionError
 from ansible_collections.gpuops.inference.plugins.module_utils._health import CHECKS, find_health
 from ansible_collections.gpuops.inference.plugins.module_utils._memory import told
@@ -230,11 +231,15 @@ def what_runs(
         # The checks below meet the same and say so.
         return unknown, []
     alone = [each["unit"] for each in begun["engines"] if each["enabled"]] == [engine["unit"]]
+    paths = (engine["secrets_path"], engine["configuration_path"])
+    secrets = {path: params["deployed"][path] for path in paths if path in params["deployed"]}
     settled = (
         bool(params["deployed"])
         and begun["mode"] == SETTLED
         and alone
         and all(_digest(path) == digest for path, digest in params["deployed"].items())
+        # A deployment would also close what others can read.
+        and not differing_secrets(engine, secrets)
         and not Service(Host(), Order(engine["unit"], "ready", enabled=True)).run()["failed"]
     )
     serving = [each["unit"] for each in begun["engines"] if each["active"]]

@@ -20,7 +20,12 @@ from typing import Any
 
 def once(directory: Path, asked: Any, make: Callable[[], Any]) -> Any:
     """What `make` returns, as JSON carries it. It depends on `asked` alone; others wait for the first."""
-    name = hashlib.sha256(json.dumps(asked, default=repr).encode()).hexdigest()
+    try:
+        words = json.dumps(asked, default=repr)
+    except TypeError:
+        # A key that is no JSON, as a date in YAML. To refuse it is not our affair.
+        words = repr(asked)
+    name = hashlib.sha256(words.encode()).hexdigest()
     directory.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(directory / name, os.O_RDWR | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "r+", encoding="utf-8") as file:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ def test_the_same_question_is_worked_out_once_and_another_anew(tmp_path: Path) -
     for asked in (["a", {"b": 1}], ["a", {"b": 1}], ["a", {"b": "1"}], ["a", {"b": True}]):
         assert once(tmp_path / "answers", asked, make) == {"a": "ü"}
     assert len(made) == 3
+    for asked in ({date(2026, 1, 1): 1}, {date(2026, 1, 2): 1}, {date(2026, 1, 2): 1}):
+        once(tmp_path / "answers", asked, make)
+    assert len(made) == 5
 
 
 def test_a_failure_is_no_answer(tmp_path: Path) -> None:
