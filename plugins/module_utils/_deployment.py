@@ -90,5 +90,5 @@ def shown_difference(file: File, before: Optional[str]) -> dict[str, str]:
     headers = {"before_header": file.path, "after_header": file.path}
     closed = file.text is None or not file.mode & stat.S_IROTH
     if before and (closed or mask_text(before) != before):
-        return {**headers, "before": "(holds a secret: not shown)\n", "after": file.text and "(another text)\n" or ""}
+        return {**headers, "before": "(holds a secret: not shown)\n", "after": "(another text)\n" if file.text else ""}
     return {**headers, "before": before or "", "after": file.text or ""}
