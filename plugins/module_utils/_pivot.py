@@ -234,7 +234,7 @@ class PivotRecord:
 
     def show(self, production_unit: str) -> Result:
         """What runs, what is production, and what an earlier pivot left. Read-only."""
-        record = read_json(self._path)
+        record = self._read()
         scene = self._observe(self._with_recorded(record))
         result = {**_public(scene), "record": self._summary(record), "unfinished": unfinished(record)}
         try:
@@ -262,7 +262,7 @@ class PivotRecord:
     def begin(self, target: str, allow_no_rollback: bool) -> Result:
         """Decide how a pivot to `target` goes on, and write down what it can go back to."""
         with self._lock():
-            record = read_json(self._path)
+            record = self._read()
             scene = self._observe([*self._with_recorded(record), target])
             refuse_overlap(self._others(), scene)
             if scene.units[target].unit_file_state.startswith("masked"):
@@ -287,7 +287,7 @@ class PivotRecord:
     def begin_back(self, allow_no_rollback: bool, discard_changes: bool) -> Result:
         """The same for going back to what ran before the last finished pivot."""
         with self._lock():
-            record = read_json(self._path)
+            record = self._read()
             scene = self._observe([*self._named, *((record or {}).get("observed", {})), *_undone(record)])
             refuse_overlap(self._others(), scene)
             if record is None:
@@ -325,7 +325,7 @@ class PivotRecord:
 
     def put_back(self, run: str) -> Result:
         """Put the files back that the pivot replaced. What it added goes when the engine answers, with enablement."""
-        record = read_json(self._path) if self._check else self._own(run)
+        record = self._read() if self._check else self._own(run)
         source = (record or {}).get("undoes") or record or {}
         before = observed(source) if source else {}
         files = {path: state for unit in before.values() for path, state in unit.files.items() if state is not None}
@@ -411,7 +411,7 @@ class PivotRecord:
     def finish(self, run: str, target: str, stages: Sequence[Mapping[str, Any]], told: Sequence[str]) -> Result:
         """Close the pivot: enablement moves to the target, or what stopped with the outgoing unit starts again."""
         with self._lock():
-            record = self._own(run) if run and not self._check else read_json(self._path)
+            record = self._own(run) if run and not self._check else self._read()
             if record is not None and (self._check or not unfinished(record)):
                 record = None
             backward = record is not None and record["phase"] in BACKWARD
@@ -470,6 +470,14 @@ class PivotRecord:
             if record is not None:
                 yield record
 
+    def _read(self) -> Optional[dict[str, Any]]:
+        record = read_json(self._path)
+        # We write it whole. One of another version is told as that.
+        lost = [key for key in _KEYS if key not in record] if record and record.get("version") == VERSION else []
+        if lost:
+            raise TransactionError(f"{self._path} lacks {', '.join(lost)}; look at it, then move it away")
+        return record
+
     def _lock(self) -> AbstractContextManager[object]:
         return nullcontext() if self._check else Lock(LOCK, self._lock_timeout, who="pivot")
 
@@ -495,7 +503,7 @@ class PivotRecord:
             )
 
     def _own(self, run: str) -> dict[str, Any]:
-        record = read_json(self._path)
+        record = self._read()
         if not unfinished(record) or record is None:
             raise TransactionError("this pivot's record is gone: somebody finished or removed it; run again")
         if record["run"] != run:
@@ -507,7 +515,7 @@ class PivotRecord:
         return record
 
     def _take_over(self) -> dict[str, Any]:
-        record = read_json(self._path)
+        record = self._read()
         if not unfinished(record) or record is None:
             raise TransactionError("no pivot was left unfinished on this host: there is nothing to put back")
         record = {**record, "run": uuid.uuid4().hex[:8], "by": whoami("restore")}
@@ -571,6 +579,9 @@ class PivotRecord:
         for name in stopped:
             self._units.start(name)
         return stopped
+
+
+_KEYS = ("id", "run", "by", "target", "outgoing", "observed", "backups", "previous", "phases", "causes", "stages")
 
 
 def _in_phase(record: Mapping[str, Any], name: str) -> dict[str, Any]:

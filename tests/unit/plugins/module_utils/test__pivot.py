@@ -332,6 +332,18 @@ def test_a_record_that_is_gone_stops_the_pivot(host: Host) -> None:
         host.pivot().phase(run, "drained", "")
 
 
+def test_a_record_that_somebody_cut_is_named_with_what_it_lacks(host: Host) -> None:
+    go(host)
+    _pivot.PIVOT.write_text('{"version": 1, "phase": "done", "gpus": null, "target": "vllm.service"}')
+    for ask in (
+        lambda: host.pivot().show(""),
+        lambda: host.pivot(check=True).begin("sglang.service", False),
+        lambda: host.pivot(check=True).begin_back(False, False),
+    ):
+        with pytest.raises(TransactionError, match=r"pivot\.json lacks id, run, by, .*; look at it, then"):
+            ask()
+
+
 def test_a_masked_target_is_refused_with_the_cure(host: Host) -> None:
     host.deploy("sglang.service", "masked by somebody")
     host.states["sglang.service"] = "masked"
