@@ -32,7 +32,9 @@ LATE = 10.0
 """Seconds that the journal may take to tell of what a playbook did that is over."""
 
 ON_HOST = r"""
-import json, os, signal, subprocess, sys, time
+import contextlib, json, os, signal, subprocess, sys, time
+
+AGAIN = 2.0
 
 # Asked now: systemd may be busy when it counts.
 listener = int(subprocess.check_output(["systemctl", "show", "--property=MainPID", "--value", "ssh.service"]))
@@ -69,12 +71,14 @@ follow = ["journalctl", "--follow", "--quiet", "--output=cat", after, match]
 with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as seen:
     line = seen.stdout.readline().strip()
     holder = at_work()
-    killed = []
-    while way == "ssh" and not killed:
-        # Between two tasks nobody is connected.
-        killed = sorted(sessions() - before)
-        for pid, start in killed:
-            kill(pid, start)
+    killed, over = [], None
+    # Between two tasks nobody is connected. Who is just leaving may have been answered: then the next one is cut off.
+    while way == "ssh" and (over is None or time.monotonic() < over):
+        for session in sorted(sessions() - before - set(killed)):
+            with contextlib.suppress(OSError):
+                kill(*session)
+                killed.append(session)
+                over = over or time.monotonic() + AGAIN
         time.sleep(0.05)
     if way == "module":
         killed = [(holder["pid"], holder["start"])]
