@@ -74,7 +74,7 @@ class ActionModule(ActionBase):
         outcome, failure = arguments.get("outcome") or "", arguments.get("failure") or {}
         seen = arguments.get("look") or {}
         cause = arguments.get("cause") or (_fleet.plain(failure.get("result") or seen) if outcome else "")
-        self._note("look", outcome=outcome, serving=_fleet.serves(seen), cause=cause)
+        self._note("look", outcome=outcome, serving=_fleet.serves(seen), cause=cause, up=seen.get("up"))
         if outcome == "skipped":
             display.display(told(f"{self._host}: {cause}: skipped", self._host))
         return {"gpuops_outcome": {"outcome": outcome, "cause": cause}} if outcome else {}
@@ -92,6 +92,12 @@ class ActionModule(ActionBase):
             deadline=arguments.get("deadline"),
             began=self._ledger.entries()[0]["at"],
         )
+        for host in hosts:
+            if host.outcome == "skipped" and host.name in plan.pending:
+                entry = {"host": host.name, "outcome": "", "serving": host.serving, "cause": ""}
+                self._ledger.add({"at": self._now, "state": "look", **entry})
+                why = f"it is a canary and has served for {host.up:.0f} s only (gpuops_soak is {plan.soak:g})"
+                display.display(told(f"{host.name}: {why}: not skipped, it soaks", host.name))
         self._ledger.add({"state": "plan", "plan": plan.as_dict()})
         return plan.as_dict()
 
@@ -130,7 +136,11 @@ class ActionModule(ActionBase):
 
     def _wait(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         if not self._task.check_mode:
-            time.sleep(float(arguments["seconds"]))
+            seconds = float(arguments["seconds"])
+            until = time.strftime("%H:%M", time.localtime(self._now + seconds))
+            line = f"{self._host}: canary, soaks for {seconds:g} s, until {until}"
+            display.display(told(line, self._host, f"soaks until {until}"))
+            time.sleep(seconds)
         return {}
 
     # --- the ledger

@@ -203,6 +203,7 @@ class Service:
             "reason": "",
             "state": {"before": "", "after": ""},
             "ready": None,
+            "up": None,
             "process": None,
             "drift": [],
             "log": [],
@@ -292,6 +293,9 @@ class Service:
         if not found.ready:
             raise ServiceError(f"it is not ready: {found.problem}")
         self._result["state"] = {"before": "ready", "after": "ready"}
+        # An engine may load for longer than it is to prove itself.
+        loading = self._good_starts().get(_digest(unit), 0.0)
+        self._result["up"] = round(max(self._host.clock() - unit.active_since - loading, 0.0), 1)
         return f"{self._name} answers for {where.served_model or 'its model'} on {where.host} port {where.port}"
 
     def _look_for_drift(self, unit: Unit) -> list[str]:

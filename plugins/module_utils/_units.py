@@ -114,6 +114,8 @@ class Unit:
     """Its exit status, or the number of the signal that killed it."""
     started: float
     """When its present or last activation began, on CLOCK_MONOTONIC; 0 for never."""
+    active_since: float = 0.0
+    """When it became active the last time, also by an automatic restart, on the same clock; 0 for never."""
     on_failure_of: tuple[str, ...] = ()
     on_success: tuple[str, ...] = ()
     triggers: tuple[str, ...] = ()
@@ -145,6 +147,7 @@ _PROPERTIES = (
     "RequiredBy", "BoundBy", "OnFailure", "User", "Job", "ConditionResult", "AssertResult", "ExecMainCode",
     "ExecMainStatus",
     "InactiveExitTimestampMonotonic", "OnFailureOf", "OnSuccess", "Triggers", "TimersMonotonic",
+    "ActiveEnterTimestampMonotonic",
 )  # fmt: skip
 
 _SINCE_BOOT = ("OnBootUSec", "OnStartupUSec", "OnActiveUSec")
@@ -225,6 +228,7 @@ def _unit(block: _Block) -> Unit:
         exec_main_code=number("ExecMainCode"),
         exec_main_status=number("ExecMainStatus"),
         started=number("InactiveExitTimestampMonotonic") / 1e6,
+        active_since=number("ActiveEnterTimestampMonotonic") / 1e6,
         on_failure_of=words("OnFailureOf"),
         on_success=words("OnSuccess"),
         triggers=words("Triggers"),

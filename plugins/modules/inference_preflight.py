@@ -115,6 +115,10 @@ settled:
   description: Whether the engine serves already as asked, so that a pivot to it has nothing to do.
   returned: always
   type: bool
+up:
+  description: With RV(settled), seconds for which it has served, as M(gpuops.inference.inference_service) tells them.
+  returned: always
+  type: float
 serving:
   description: The engine units that run now.
   returned: always
@@ -218,7 +222,7 @@ def what_runs(
     layout: Mapping[str, Any], engine: Mapping[str, Any], params: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """How a pivot would begin, also whether it would have nothing to do, and why it would not begin at all."""
-    unknown: dict[str, Any] = {"settled": False, "serving": [], "drain": False, "existing_units": []}
+    unknown: dict[str, Any] = {"settled": False, "up": None, "serving": [], "drain": False, "existing_units": []}
     if not systemd_version() or cgroup_version() != "v2" or list(rights_faults()):
         return unknown, []
     units = [each["unit"] for each in layout["engines"].values()]
@@ -233,18 +237,20 @@ def what_runs(
     alone = [each["unit"] for each in begun["engines"] if each["enabled"]] == [engine["unit"]]
     paths = (engine["secrets_path"], engine["configuration_path"])
     secrets = {path: params["deployed"][path] for path in paths if path in params["deployed"]}
-    settled = (
+    as_asked = (
         bool(params["deployed"])
         and begun["mode"] == SETTLED
         and alone
         and all(_digest(path) == digest for path, digest in params["deployed"].items())
         # A deployment would also close what others can read.
         and not differing_secrets(engine, secrets)
-        and not Service(Host(), Order(engine["unit"], "ready", enabled=True)).run()["failed"]
     )
+    served = Service(Host(), Order(engine["unit"], "ready", enabled=True)).run() if as_asked else None
+    settled = served is not None and not served["failed"]
     serving = [each["unit"] for each in begun["engines"] if each["active"]]
     return {
         "settled": settled,
+        "up": served["up"] if served else None,
         "serving": serving,
         "drain": begun["drain"],
         "existing_units": begun["existing_units"],

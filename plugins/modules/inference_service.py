@@ -207,6 +207,13 @@ ready:
     completion:
       description: When it had completed a request.
       type: float
+up:
+  description:
+    - Seconds for which it has served. They count from when its unit became active, less what its last good start with
+      this command line took until it was ready, where the collection has seen one.
+    - Null unless O(state=ready) found it so.
+  returned: always
+  type: float
 process:
   description: The main process.
   returned: when it was waited for

@@ -191,6 +191,12 @@ production:
     at_rest: true
     others: []
     settled: true
+up:
+  description:
+    - Seconds for which production, or what ran before, has served, as M(gpuops.inference.inference_service) tells them.
+      Null where that is still to be brought back.
+  returned: with O(state=show) and O(state=begin_back)
+  type: float
 unfinished:
   description: Whether an earlier pivot neither arrived nor came back.
   returned: with O(state=show)
@@ -263,7 +269,7 @@ story:
   elements: str
 """
 
-from typing import Any
+from typing import Any, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -293,7 +299,10 @@ def run_module(module: AnsibleModule) -> dict[str, Any]:
         except TransactionError as error:
             # Whoever counts which hosts of a fleet serve has to know it also where there is no way back.
             module.fail_json(msg=str(error), engines=pivot.show("")["engines"])
-        return {**begun, "serves": begun["mode"] == "settled" and all(map(_ready, begun["start"]))}
+        ups = [_up(unit) for unit in begun["start"]] if begun["mode"] == "settled" else [None]
+        known = [up for up in ups if up is not None]
+        serves = len(known) == len(ups)
+        return {**begun, "serves": serves, "up": min(known, default=None) if serves else None}
     if params["state"] == "put_back":
         return pivot.put_back(params["run"])
     if params["state"] == "phase":
@@ -303,24 +312,27 @@ def run_module(module: AnsibleModule) -> dict[str, Any]:
     if params["state"] == "finish":
         return pivot.finish(params["run"], params["target"] or "", params["stages"], params["told"])
     result = pivot.show(params["production_unit"])
+    result["up"] = None
     if result["production"] is not None:
-        result["production"]["settled"] = _settled(result)
+        result["up"] = _settled(result)
+        result["production"]["settled"] = result["up"] is not None
     return result
 
 
-def _settled(shown: dict[str, Any]) -> bool:
-    """Whether production serves, so that bringing it back would do nothing."""
+def _settled(shown: dict[str, Any]) -> Optional[float]:
+    """For how long production has served, None where bringing it back would do anything."""
     unit = shown["production"]["unit"]
-    return (
+    alone = (
         shown["production"]["at_rest"]
         and not shown["unfinished"]
         and [each["unit"] for each in shown["engines"] if each["enabled"]] == [unit]
-        and _ready(unit)
     )
+    return _up(unit) if alone else None
 
 
-def _ready(unit: str) -> bool:
-    return not Service(Host(), Order(unit, "ready")).run()["failed"]
+def _up(unit: str) -> Optional[float]:
+    up: Optional[float] = Service(Host(), Order(unit, "ready")).run()["up"]
+    return up
 
 
 def main() -> None:

@@ -85,6 +85,8 @@ class Host:
     """It was let through the gate."""
     cause: str = ""
     """Why it ended as it did, or why the gate did not let it through."""
+    up: Optional[float] = None
+    """Of one that serves as asked: seconds for which it has."""
 
 
 HOOK_FAILED = " (the rest is done: the next run looks after HAProxy, any other hook is yours to repeat)"
@@ -100,7 +102,9 @@ def hosts_of(names: Sequence[str], entries: Iterable[Mapping[str, Any]], alive: 
         if entry["state"] == "gate":
             found[name] = replace(found[name], begun=entry["go"], cause=entry["cause"])
         else:
-            found[name] = Host(name, entry["outcome"], entry["serving"], entry["state"] == "end", entry["cause"])
+            found[name] = Host(
+                name, entry["outcome"], entry["serving"], entry["state"] == "end", entry["cause"], entry.get("up")
+            )
     hosts = []
     for name in names:
         host = found.get(name, Host(name, "failed", cause=REFUSED))
@@ -123,22 +127,24 @@ def make_plan(
 ) -> Plan:
     """Check the settings and settle the order. Raises FleetError."""
     names = [host.name for host in hosts]
-    pending = [host.name for host in hosts if not host.outcome]
     total = len(names)
     enough = amount("gpuops_max_failed", max_failed, total)
-    if sum(host.outcome in FAILED for host in hosts) >= enough:
-        pending = []
+    soaks = _seconds("gpuops_soak", soak)
     if re.fullmatch(r"\d+", str(canary)):
         first = names[: int(canary)]
     else:
         first = [name for name in names if name in canary_hosts]
         if canary and not first:
             raise FleetError(f"gpuops_canary is {canary!r}, and none of the {total} hosts of this run is among them")
+    # An earlier run may have been interrupted in the soak, and its engine may have crashed and come back since.
+    pending = [host.name for host in hosts if not host.outcome or (host.name in first and _is_new(host, soaks))]
+    if sum(host.outcome in FAILED for host in hosts) >= enough:
+        pending = []
     canaries = [name for name in pending if name in first]
     # One that failed in the look proves nothing to the others either.
     sick = [host.name for host in hosts if host.name in first and host.outcome in FAILED]
     most = None if max_unavailable is None else amount("gpuops_max_unavailable", max_unavailable, total, least=0)
-    steps = [amount("gpuops_serial", step, total) for step in _listed(serial)]
+    steps = [amount("gpuops_serial", step, total, more=", or a list of them like 1,5,20%") for step in _listed(serial)]
     if not steps:
         raise FleetError("gpuops_serial is an empty list; give numbers or percentages")
     if canaries:
@@ -155,9 +161,14 @@ def make_plan(
         max_failed=enough,
         max_unavailable=most,
         began=began,
-        soak=_seconds("gpuops_soak", soak),
+        soak=soaks,
         deadline=None if deadline is None else _seconds("gpuops_deadline", deadline),
     )
+
+
+def _is_new(host: Host, soak: float) -> bool:
+    """Whether it is as asked, and not yet for as long as a canary has to be."""
+    return host.outcome == "skipped" and host.up is not None and host.up < soak
 
 
 def _in_batches(steps: Sequence[int], canaries: int) -> list[int]:
@@ -178,11 +189,11 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def amount(name: str, value: Any, total: int, least: int = 1) -> int:
+def amount(name: str, value: Any, total: int, least: int = 1, more: str = "") -> int:
     """A number of hosts, from a number or a percentage of them; a percentage is rounded down, never below one."""
     match = re.fullmatch(r"(\d+)(%?)", str(value).strip())
     if not match or isinstance(value, bool):
-        raise FleetError(f"{name} is {value!r}; give a number of hosts, or a percentage like 25%")
+        raise FleetError(f"{name} is {value!r}; give a number of hosts, or a percentage like 25%{more}")
     number = int(match[1])
     if number < least:
         raise FleetError(f"{name} is {value!r}; it must be {least} or more")
@@ -229,8 +240,9 @@ def stop(plan: Plan, hosts: Sequence[Host], name: str, now: float) -> str:
     """Why the run begins no further host, '' while it goes on."""
     failed = [host.name for host in hosts if host.outcome in FAILED]
     if len(failed) >= plan.max_failed:
-        more = " (raise gpuops_max_failed to go on with the others)" if len(failed) < len(plan.hosts) else ""
-        return f"{_named(failed)} failed, and {plan.max_failed} failed of {len(plan.hosts)} end the run{more}"
+        more = " (raise it to go on with the others)" if len(failed) < len(plan.hosts) else ""
+        count = f"{len(failed)} of {len(plan.hosts)} hosts failed ({_named(failed)})"
+        return f"{count}, and gpuops_max_failed={plan.max_failed} begins no further one{more}"
     sick = [host for host in failed if host in plan.canaries]
     if sick and name not in plan.canaries:
         return f"the canary {_named(sick)} failed"

@@ -116,7 +116,8 @@ class Fleet:
             host.gpus = f"{free}/{len(verdicts)}"
             lines.append(f"{host.label}: {host.gpus} GPUs released")
         if result.get("go") is True and doing.module == "fleet":
-            host.began, host.phase, host.gpus = now, "", ""
+            # Also one that its look found as asked: a canary, or who is still out of its balancer.
+            host.began, host.phase, host.gpus, host.outcome = now, "", "", ""
         given = {name: result.get("gpuops_outcome"), **_mapping(result.get("gpuops_outcomes"))}
         for about, outcome in given.items():
             if _mapping(outcome).get("outcome"):

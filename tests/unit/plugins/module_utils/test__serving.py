@@ -175,6 +175,7 @@ FragmentPath={self.fragment}
 DropInPaths={self.drop_ins}
 UnitFileState={self.enabled}
 InactiveExitTimestampMonotonic={int(self.began * 1e6)}
+ActiveEnterTimestampMonotonic={int(self.began * 1e6)}
 NeedDaemonReload={"yes" if self.stale else "no"}
 ConditionResult=yes
 AssertResult=yes
@@ -554,9 +555,17 @@ def test_ready_is_a_look_that_changes_nothing(world: World) -> None:
     result = world.run("ready", enabled=True)
     assert not result["failed"] and not result["changed"]
     assert result["state"] == {"before": "ready", "after": "ready"} and result["process"]["pid"] == 412
+    assert result["up"] == pytest.approx(LOADS, abs=0.1)
     world.stale = True
-    assert "is not what its files say" in world.run("ready")["reason"]
+    assert "is not what its files say" in world.run("ready")["reason"] and world.run("ready")["up"] is None
     assert world.did == []
+
+
+def test_what_an_engine_loaded_it_has_not_served(world: World) -> None:
+    assert not world.run()["failed"]
+    assert world.run("ready")["up"] < 1
+    world.now += 100
+    assert world.run("ready")["up"] == pytest.approx(100, abs=1)
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_a_budget_that_is_spent_before_begins_nobody() -> None:
     assert made.plan.pending == ()
     told = made.told()
     assert told["gpuops_outcomes"]["gpu1"] == {"outcome": "not_begun", "cause": told["stopped"]}
-    assert told["stopped"].startswith("gpu2 failed, and 1 failed of 2 end the run")
+    assert told["stopped"].startswith("1 of 2 hosts failed (gpu2), and gpuops_max_failed=1 begins no further one")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,31 @@ def test_canaries_that_are_done_are_not_replaced_by_others() -> None:
     assert made.canaries == () and made.serial == (3,)
 
 
+@pytest.mark.parametrize("canary, names", [(1, []), ("gpu1", ["gpu1"])])
+@pytest.mark.parametrize(
+    "up, soak, soaks", [(2.0, 300, True), (299.9, 300, True), (300.0, 300, False), (2.0, 0, False), (None, 300, False)]
+)
+def test_a_canary_is_proved_once_it_has_served_for_the_soak(
+    canary: Any, names: list[str], up: Optional[float], soak: float, soaks: bool
+) -> None:
+    # Of the others nobody asks how long they have served.
+    hosts = [Host("gpu1", "skipped", True, up=up), Host("gpu2", "skipped", True, up=2.0), *serving(*NAMES[2:])]
+    made = plan(hosts, canary=canary, canary_hosts=names, soak=soak, serial="100%")
+    others = tuple(NAMES[2:])
+    assert made.pending == (("gpu1", *others) if soaks else others)
+    assert made.canaries == (("gpu1",) if soaks else ()) and made.serial == ((1, 8) if soaks else (8,))
+
+
+def test_a_spent_budget_begins_no_canary_to_soak() -> None:
+    hosts = [Host("gpu1", "skipped", True, up=2.0), *serving("gpu2"), Host("gpu3", "unreachable")]
+    assert plan(hosts, canary=1, soak=300).pending == ()
+
+
+def test_a_wrong_serial_is_told_the_form_of_a_list_too() -> None:
+    with pytest.raises(FleetError, match="a percentage like 25%, or a list of them like 1,5,20%"):
+        plan(serial="[1,100%]")
+
+
 def test_a_canary_that_failed_before_it_was_begun_stops_the_others_too() -> None:
     run = Run([*serving("gpu1", "gpu2", "gpu3"), Host("gpu4", "unreachable")], max_failed=3, canary=["gpu1", "gpu4"],
               canary_hosts=["gpu1", "gpu4"])  # fmt: skip
@@ -180,7 +205,7 @@ def test_a_batch_is_never_larger_than_what_may_be_out() -> None:
 def test_what_fails_on_one_host_ends_the_run() -> None:
     run = Run(serving()).end("gpu1", "rolled_back", True)
     assert run.why("gpu2") == (
-        "gpu1 failed, and 1 failed of 8 end the run (raise gpuops_max_failed to go on with the others)"
+        "1 of 8 hosts failed (gpu1), and gpuops_max_failed=1 begins no further one (raise it to go on with the others)"
     )
 
 
@@ -189,7 +214,7 @@ def test_failed_and_lost_hosts_count_alike_over_the_whole_fleet() -> None:
     run.end("gpu1", "failed", False)
     assert run.why("gpu3") == ""
     run.begin("gpu2").alive.remove("gpu2")
-    assert "gpu1, gpu2, gpu8 failed" in run.why("gpu3")
+    assert "3 of 8 hosts failed (gpu1, gpu2, gpu8)" in run.why("gpu3")
 
 
 def test_a_canary_that_failed_ends_the_run_whatever_else_may_fail() -> None:
