@@ -15,8 +15,8 @@ description:
     roles or modules gets a report with this name in C(callbacks_enabled).
   - The report goes to a new directory below the one that the variable C(gpuops_report_dir) names, by default
     C(gpuops-reports) where the command is run. Only its owner can read it. An empty value writes none.
-  - It is written when the playbook is over, also if every host failed or the run was interrupted, and now and then
-    before.
+  - It is written when the playbook is over, also if every host failed or the run was interrupted, and before that
+    when the hosts are known, when one of them begins something else, and now and then.
 author:
   - gpuops.inference contributors (@gpuops)
 requirements:
@@ -80,6 +80,7 @@ class CallbackModule(CallbackBase):
         self._base: Optional[Path] = None
         self._directory: Optional[Path] = None
         self._written = self._took = 0.0
+        self._news = False
         self._process = os.getpid()
         if not self.disabled:
             # Ansible says nothing to callbacks when it is interrupted, or stops at an error of its own.
@@ -100,6 +101,8 @@ class CallbackModule(CallbackBase):
         }
         self._run = Run(name, time.time(), facts)
         self._base = self._directory = None
+        self._written = self._took = 0.0
+        self._news = False
         self._known.clear()
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
@@ -117,7 +120,10 @@ class CallbackModule(CallbackBase):
             for name in self._play_hosts:
                 self._run.host(name)
             self._learn_values(host)
-        self._run.see_start(host.name, doing, time.time())
+        now = time.time()
+        # A task may take an hour, in which Ansible tells nothing: what is known is written before it begins.
+        self._news = self._run.see_start(host.name, doing, now) or self._news
+        self._write_if_due(now)
 
     def v2_runner_on_ok(self, result: Any) -> None:
         self._see(result, "ok")
@@ -142,9 +148,12 @@ class CallbackModule(CallbackBase):
         if self._run:
             now = time.time()
             self._run.see_result(result.host.name, doing_of(result.task), kind, result.result, now)
-            # Of two hundred hosts it takes a second: a small part of the time, however many there are.
-            if now - max(self._written, self._run.began) > max(_NOW_AND_THEN, 50 * self._took):
-                self._write(RUNNING)
+            self._write_if_due(now)
+
+    def _write_if_due(self, now: float) -> None:
+        # Of two hundred hosts it takes a second: a small part of the time, however many there are.
+        if now - self._written > max(0.0 if self._news else _NOW_AND_THEN, 50 * self._took):
+            self._write(RUNNING)
 
     def _learn_values(self, host: Any) -> None:
         """What the user set for this host. Asked once for each: it costs as much as the start of a task."""
@@ -161,7 +170,7 @@ class CallbackModule(CallbackBase):
         """Write both files; returns the document if there is anything to tell."""
         if not self._run or not self._run.acted or self._base == Path(os.devnull):
             return None
-        began = time.time()
+        began, self._news = time.time(), False
         document = self._run.as_dict(began, state)
         try:
             if self._directory is None:

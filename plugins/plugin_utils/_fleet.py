@@ -322,12 +322,17 @@ def tell(plan: Plan, hosts: Sequence[Host], now: float) -> dict[str, Any]:
         cause = host.cause or ("" if host.outcome else stop(plan, hosts, host.name, now) or "the run ended before")
         outcomes[host.name] = {"outcome": host.outcome or "not_begun", "cause": cause}
     waiting = next((host.name for host in hosts if not host.outcome), "")
-    kinds = {outcome["outcome"] for outcome in outcomes.values()}
-    first = "remove the cause, then run" if kinds & set(FAILED) else "run"
     return {
         "gpuops_outcomes": outcomes,
         "stopped": outcomes[waiting]["cause"] if waiting else "",
-        "resume": f"to go on, {first} the same command again: what is done is skipped, what was interrupted is finished"
-        if kinds - {"done", "skipped"}
-        else "",
+        "resume": resume(outcome["outcome"] for outcome in outcomes.values()),
     }
+
+
+def resume(outcomes: Iterable[str]) -> str:
+    """How to go on, '' where all is done."""
+    kinds = set(outcomes)
+    first = "remove the cause, then run" if kinds & set(FAILED) else "run"
+    if not kinds - {"done", "skipped"}:
+        return ""
+    return f"to go on, {first} the same command again: what is done is skipped, what was interrupted is finished"

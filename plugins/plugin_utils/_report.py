@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import is_secret_name, mask_text, printable
+from ansible_collections.gpuops.inference.plugins.plugin_utils._fleet import resume
 
 SCHEMA = "gpuops.inference/report"
 VERSION = 1
@@ -31,6 +32,7 @@ COLLECTION = "gpuops.inference"
 RUNNING, FINISHED, INTERRUPTED = "running", "finished", "interrupted"
 """Of a run. One that was killed outright still says that it is running."""
 CUT_OFF = "interrupted at work, it finishes the stage that it is in: run the same command again"
+STOPPED = "the run was interrupted (Ctrl-C, or an error that Ansible shows)"
 
 _LONGEST_TEXT = 40
 """Lines of a cause or a log."""
@@ -101,6 +103,7 @@ class Story:
     began: Optional[float] = None
     ended: float = 0.0
     at_work: Optional[tuple[Doing, float]] = None
+    phase: str = ""
     back: bool = False
     changed: bool = False
     let_through: bool = False
@@ -118,11 +121,14 @@ class Story:
     record: Mapping[str, Any] = field(default_factory=dict)
     outcome: Mapping[str, Any] = field(default_factory=dict)
 
-    def see_start(self, doing: Doing, now: float) -> None:
+    def see_start(self, doing: Doing, now: float) -> bool:
         self.at_work = (doing, now)
+        before, self.phase = self.phase, doing.phase or self.phase
         self.back = self.back or doing.turns_back
         if self.began is None and doing.acts:
             self.began = now
+            return True
+        return self.phase != before
 
     def see_result(self, doing: Doing, kind: str, result: Mapping[str, Any], now: float) -> None:
         """kind is ok, failed, unreachable or skipped."""
@@ -147,7 +153,7 @@ class Story:
         self.outcome = _mapping(result.get("gpuops_outcome")) or self.outcome
         if result.get("go") is True:
             # What was seen when all hosts were looked at is long ago, and is looked at again.
-            self.let_through, self.began = True, now
+            self.let_through, self.began, self.phase = True, now, ""
             self.stages, self.drains, self.drain_times = [], [], []
 
     def _keep(self, doing: Doing, result: Mapping[str, Any], began: float, now: float) -> None:
@@ -190,17 +196,18 @@ class Story:
 
     def came_to(self, state: str, gated: bool) -> tuple[str, str]:
         """The outcome and its cause. gated: in this run, a host is begun when the gate lets it through."""
+        waits = STOPPED if state == INTERRUPTED else ""
         if self.outcome:
             return str(self.outcome.get("outcome")), str(self.outcome.get("cause") or "")
         if gated and not self.let_through:
-            return ("unreachable" if self.unreachable else "not_begun"), self.failure
+            return ("unreachable" if self.unreachable else "not_begun"), self.failure or waits
         if self.unreachable:
             return "unreachable", self.failure
         if state != FINISHED and self.began is not None:
             return "unfinished", self.failure or (CUT_OFF if state == INTERRUPTED else "")
         if self.failure:
             return ("rolled_back" if self.record.get("phase") == "rolled_back" else "failed"), self.failure
-        return ("done", "") if self.began is not None else ("not_begun", "")
+        return ("done", "") if self.began is not None else ("not_begun", waits)
 
     def as_dict(self, state: str, now: float, gated: bool = False) -> dict[str, Any]:
         outcome, cause = self.came_to(state, gated)
@@ -276,9 +283,10 @@ class Run:
     def host(self, name: str) -> Story:
         return self.hosts.setdefault(name, Story(name))
 
-    def see_start(self, host: str, doing: Doing, now: float) -> None:
+    def see_start(self, host: str, doing: Doing, now: float) -> bool:
+        """Whether the host begins something else than it did before."""
         self.acted = self.acted or doing.acts
-        self.host(host).see_start(doing, now)
+        return self.host(host).see_start(doing, now)
 
     def see_result(self, host: str, doing: Doing, kind: str, result: Mapping[str, Any], now: float) -> None:
         if doing.module == "fleet":
@@ -303,7 +311,11 @@ class Run:
     def as_dict(self, now: float, state: str) -> dict[str, Any]:
         """The document."""
         hosts = [story.as_dict(state, now, self.gated) for story in self.hosts.values()]
-        counts = {name: sum(host["outcome"] == name for host in hosts) for name in OUTCOMES}
+        outcomes = [host["outcome"] for host in hosts]
+        told = self.told
+        if state == INTERRUPTED and not told:
+            told = {"stopped": STOPPED, "resume": resume(outcomes)}
+        counts = {name: outcomes.count(name) for name in OUTCOMES}
         document = {
             "schema": SCHEMA,
             "version": VERSION,
@@ -314,8 +326,8 @@ class Run:
                 "ended": _iso(now),
                 "seconds": round(now - self.began, 1),
                 "state": state,
-                "stopped": str(self.told.get("stopped") or ""),
-                "resume": str(self.told.get("resume") or ""),
+                "stopped": str(told.get("stopped") or ""),
+                "resume": str(told.get("resume") or ""),
                 "settings": {name: self.plan[name] for name in _SETTINGS if self.plan.get(name) not in (None, [], 0)},
                 **self.facts,
             },

@@ -13,8 +13,8 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.plugin_utils._report import (
     BAD,
-    FINISHED,
     OUTCOMES,
+    RUNNING,
     first_line,
     free_text,
 )
@@ -160,8 +160,8 @@ def _run_lines(run: Mapping[str, Any]) -> str:
     lines = [f"{began}, {_seconds(run['seconds'])}"]
     if run.get("check"):
         lines.append("Check mode: nothing was changed.")
-    if run["state"] != FINISHED:
-        lines.append(f"The run was {run['state']} when this was written.")
+    if run["state"] == RUNNING:
+        lines.append("The run was running when this was written.")
     lines += [run[key] for key in ("stopped", "resume") if run[key]]
     return "".join(f"<p class=break>{_text(line)}</p>\n" for line in lines)
 
@@ -200,7 +200,8 @@ def _grid(hosts: Sequence[Mapping[str, Any]], numbers: Mapping[int, int]) -> str
     rows = []
     for host in hosts:
         gpus = {gpu["index"]: gpu for gpu in host["gpus"]}
-        cells = "".join(_gpu(gpus.get(index)) for index in indexes)
+        # Each drain that did something has a record.
+        cells = "".join(_gpu(gpus.get(index), bool(host["records"])) for index in indexes)
         if not gpus:
             cells = f"<td class=soft colspan={len(indexes)}>not looked at</td>"
         rows.append(
@@ -214,11 +215,14 @@ def _grid(hosts: Sequence[Mapping[str, Any]], numbers: Mapping[int, int]) -> str
     )
 
 
-def _gpu(gpu: Optional[Mapping[str, Any]]) -> str:
+def _gpu(gpu: Optional[Mapping[str, Any]], drained: bool) -> str:
     if gpu is None:
         return "<td class=soft>no such GPU</td>"
-    memory = f"{_mib(gpu['before_mib'])} → {_mib(gpu['after_mib'])}"
-    return f"<td title='{escape(gpu['why'])}'>{memory}<small>{_mark(gpu['verdict'])}</small></td>"
+    if gpu["verdict"] == "not judged" and not drained:
+        memory, what = _mib(gpu["before_mib"]), "as seen in the look, not drained"
+    else:
+        memory, what = f"{_mib(gpu['before_mib'])} → {_mib(gpu['after_mib'])}", _mark(gpu["verdict"])
+    return f"<td title='{escape(gpu['why'])}'>{memory}<small>{what}</small></td>"
 
 
 # --- one host -----------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import time
 from fcntl import ioctl
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 ROOT = Path(__file__).parents[4]
@@ -189,6 +190,29 @@ def test_ctrl_c_leaves_the_terminal_as_it_was_and_a_report(playbook: Path) -> No
     told = report(playbook)
     assert told["run"]["state"] == "interrupted"
     assert {host["outcome"] for host in told["hosts"]} == {"unfinished"}
+    assert "Ctrl-C" in told["run"]["stopped"] and "the same command again" in told["run"]["resume"]
+
+
+def test_a_controller_that_is_killed_leaves_a_report_that_says_running(playbook: Path) -> None:
+    screen = Screen(80, 24)
+    # One after the other: the second never gets its turn.
+    child = start(playbook, screen.slave, "gpu-1,gpu-2,", ANSIBLE_FORKS="1")
+    try:
+        screen.read_until(child, "at work")
+        deadline = time.monotonic() + LIMIT
+        # The first host's word is in it before its first task runs. The next may be half written when the kill comes.
+        while not (found := list((playbook.parent / "reports").glob("*/index.html"))):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        child.kill()
+        assert child.wait(LIMIT) == -signal.SIGKILL
+    finally:
+        # Its worker outlives it, waiting.
+        (playbook.parent / "go").touch()
+    told = json.loads(found[0].with_name("report.json").read_text())
+    jsonschema.validate(told, json.loads((ROOT / "docs/report.schema.json").read_text()))
+    assert told["run"]["state"] == "running"
+    assert {host["host"]: host["outcome"] for host in told["hosts"]} == {"gpu-1": "unfinished", "gpu-2": "not_begun"}
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])

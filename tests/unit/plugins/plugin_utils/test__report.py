@@ -131,7 +131,34 @@ def test_who_was_at_work_when_the_run_was_interrupted_is_told_so() -> None:
     told = document(run, state=INTERRUPTED)
     assert outcomes(told) == {"gpu-1": "unfinished", "gpu-2": "not_begun"}
     assert "run the same command again" in told["hosts"][0]["cause"]
-    assert document(run, state=RUNNING)["hosts"][0]["cause"] == ""
+    assert "Ctrl-C" in told["run"]["stopped"]
+    assert told["hosts"][1]["cause"] == told["run"]["stopped"]
+    assert told["run"]["resume"].startswith("to go on, run the same command again")
+    for text in (told["run"]["stopped"], told["run"]["resume"]):
+        assert text in page(told)
+    told = document(run, state=RUNNING)
+    assert [told["run"]["stopped"], told["run"]["resume"], *(host["cause"] for host in told["hosts"])] == [""] * 4
+
+
+def test_what_the_fleet_told_is_kept_when_the_run_is_interrupted_after_it() -> None:
+    run = Run("drain", cases.BEGAN, cases.FACTS)
+    result = {"gpuops_outcomes": {"gpu-1": {"outcome": "done", "cause": ""}}, "stopped": "", "resume": ""}
+    run.see_result("gpu-1", gate("tell"), "ok", result, cases.BEGAN + 200)
+    told = document(run, state=INTERRUPTED)["run"]
+    assert (told["stopped"], told["resume"]) == ("", "")
+
+
+def test_a_host_that_begins_something_else_is_news() -> None:
+    run = Run("drain", cases.BEGAN, cases.FACTS)
+    wait = cases.Doing("Wait", "ansible.builtin.wait_for")
+    assert [run.see_start("gpu-1", doing, cases.BEGAN) for doing in (wait, cases.CHECK, cases.CHECK, wait)] == [
+        False, True, False, False,
+    ]  # fmt: skip
+    assert [run.see_start("gpu-1", doing, cases.BEGAN) for doing in (cases.DRAIN, wait, cases.DRAIN)] == [
+        True, False, False,
+    ]  # fmt: skip
+    run.see_result("gpu-1", gate("gate"), "ok", {"go": True}, cases.BEGAN)
+    assert run.see_start("gpu-1", cases.DRAIN, cases.BEGAN), "the look only planned it"
 
 
 def gate(state: str) -> cases.Doing:
@@ -306,6 +333,18 @@ def test_the_page_fetches_nothing_and_runs_nothing() -> None:
 def test_no_verdict_is_told_by_its_colour_alone() -> None:
     texts = Skeleton(page(document(*cases.fleet(6, "gpu-{}")))).texts
     assert {"free", "unkillable", "✓ done", "✕ failed", "↩ rolled back", "○ not begun"} <= set(texts)
+
+
+def test_gpus_of_a_host_that_was_only_looked_at_are_not_told_as_drained() -> None:
+    run = Run("drain", cases.BEGAN, cases.FACTS)
+    seen = cases.drained()
+    seen.update(gpus_after=seen["gpus_before"], verdicts={}, record=None, stopped_units=[], ended=[])
+    cases.Teller(run, "gpu-1")(cases.DRAIN, seen, 2)
+    text = page(document(run, state=INTERRUPTED))
+    assert text.count("as seen in the look, not drained") == 8
+    assert "not judged" not in text
+    cases.went_well(run, "gpu-2")
+    assert page(document(run)).count("as seen in the look, not drained") == 8
 
 
 def test_containers_and_users_units_that_were_stopped_are_told() -> None:
