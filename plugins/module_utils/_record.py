@@ -219,7 +219,7 @@ class Lock:
             return LockedError(f"another call just took {self._path} and has not written its name yet", {})
         return LockedError(
             "{command} (pid {pid}, from {controller}, since {since}) is at work on this host; "
-            "wait for it, or raise lock_timeout".format_map(_Known(holder)),
+            "wait for it, or raise lock_timeout (gpuops_lock_timeout)".format_map(_Known(holder)),
             holder,
         )
 

@@ -335,10 +335,10 @@ class Service:
         if unit.restarting:
             self._stop(unit)
             unit = self._show()
-        if unit.active_state == "failed" or unit.n_restarts:
-            # Its count of starts as well: the limit is for crash loops, and we are none. systemd 252 keeps that of
-            # restarts where a unit was stopped as it waited for the next, and that would look like a loop of ours.
-            units.reset_failed(self._name)
+        # The limit is for crash loops, and we are none: a few pivots to and fro would reach it as well, maybe on the
+        # way back. systemd 252 also keeps the count of restarts of a unit that was stopped as it waited for the
+        # next, and that would look like a loop of ours.
+        units.reset_failed(self._name)
         files = fingerprint(unit)
         units.start(self._name)
         return self._accompany(unit, files)

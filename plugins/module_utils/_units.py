@@ -304,8 +304,12 @@ class Units:
         self._systemctl("daemon-reload")
 
     def reset_failed(self, name: str) -> None:
-        """Forget that the unit failed, and its count of starts."""
-        self._systemctl("reset-failed", "--", name)
+        """Forget that the unit failed, and its counts of starts and restarts. What systemd has not loaded has none."""
+        try:
+            self._systemctl("reset-failed", "--", name)
+        except UnitsError as error:
+            if "not loaded" not in str(error):
+                raise
 
     def enable(self, name: str) -> None:
         """Start the unit at boot."""

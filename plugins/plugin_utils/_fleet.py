@@ -306,7 +306,8 @@ def _is_no_engine(result: Mapping[str, Any]) -> bool:
 def plain(result: Mapping[str, Any]) -> str:
     """Why a task failed, without what Ansible says of every failure."""
     said = dict.fromkeys(str(part.get("msg") or result.get("msg") or "no reason given") for part in _failed(result))
-    return "; ".join(re.sub("^(Task failed: |Action failed: |Module failed: )+", "", text) for text in said)
+    # What ssh says ends its lines as a terminal wants it.
+    return "; ".join(re.sub("^(Task failed: |Action failed: |Module failed: )+|\r", "", text) for text in said)
 
 
 def _failed(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:

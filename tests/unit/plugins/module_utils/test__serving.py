@@ -231,7 +231,7 @@ def test_a_start_ends_when_the_engine_answers(world: World) -> None:
     assert result["stages"][0]["actions"] == ["start vllm.service"]
     assert result["process"] == {"pid": 412, "argv": ["/usr/bin/python3", *ARGV.split()], "profiling": []}
     assert result["msg"].startswith("vllm.service answers for kimi on 127.0.0.1 port 8000, ready 20.")
-    assert world.did == ["start"]
+    assert world.did == ["reset-failed", "start"]
     assert [status for status, rest in world.told] == ["starting", "loading weights", "preparing the model"]
 
 
@@ -267,7 +267,7 @@ def test_below_the_floor_is_a_failure_with_its_numbers(world: World) -> None:
         "(256 tokens for 2 prompts, 2 at a time), at least 60 are asked for (gpuops_min_tokens_per_second)"
         in result["msg"]
     )
-    assert world.did == ["start"]
+    assert world.did == ["reset-failed", "start"]
 
 
 def test_prompts_that_are_not_completed_are_a_failure_too(world: World) -> None:
@@ -293,7 +293,7 @@ def test_a_second_run_changes_nothing_and_reads_no_log(world: World) -> None:
     assert not result["failed"] and not result["changed"]
     assert result["state"] == {"before": "ready", "after": "ready"}
     assert (result["drift"], result["stages"], result["log"]) == ([], [], [])
-    assert world.did == ["start"]
+    assert world.did == ["reset-failed", "start"]
 
 
 def test_a_start_that_is_on_its_way_is_joined(world: World) -> None:
@@ -357,7 +357,7 @@ def test_a_crash_loop_is_stopped(world: World) -> None:
     world.wait = loops  # type: ignore[method-assign]
     result = world.run()
     assert "again and again" in result["msg"] and result["msg"].endswith("; it was stopped")
-    assert world.did == ["start", "stop"]
+    assert world.did == ["reset-failed", "start", "stop"]
 
 
 def test_a_failed_unit_is_forgiven_before_it_is_started(world: World) -> None:
@@ -370,7 +370,7 @@ def test_another_model_is_a_failure_and_is_left_to_look_at(world: World) -> None
     world.serves = "other"
     result = world.run()
     assert "it serves other, not kimi" in result["reason"]
-    assert world.did == ["start"]
+    assert world.did == ["reset-failed", "start"]
 
 
 def test_a_taken_port_is_found_before_anything_is_started(world: World) -> None:
@@ -404,7 +404,7 @@ def test_a_held_unit_is_not_started_unless_told_so(world: World) -> None:
     assert world.did == []
     assert not world.run(lift_hold=True)["failed"]
     assert world.holds.read(NAME) is None
-    assert world.did == ["daemon-reload", "start"]
+    assert world.did == ["daemon-reload", "reset-failed", "start"]
 
 
 def test_what_is_owed_is_paid_by_an_engine_that_answers_and_by_nothing_less(world: World) -> None:
@@ -435,7 +435,7 @@ def test_drift_is_told_and_restarts_only_when_told_so_and_once(world: World) -> 
     assert not told["changed"] and told["msg"].endswith(f", but {world.environment} has changed")
     assert world.run(restart_on_drift=True)["changed"]
     assert not world.run(restart_on_drift=True)["changed"]
-    assert world.did == ["start", "stop", "start"]
+    assert world.did == ["reset-failed", "start", "stop", "reset-failed", "start"]
 
 
 def test_a_start_of_somebody_else_drifts_by_the_times_of_its_files(world: World) -> None:
@@ -484,7 +484,7 @@ def test_what_a_restart_does_not_cure_is_told_and_restarts_nothing(world: World)
 def test_files_that_systemd_has_not_read_are_read_first(world: World) -> None:
     world.stale = True
     world.run()
-    assert world.did == ["daemon-reload", "start"]
+    assert world.did == ["daemon-reload", "reset-failed", "start"]
 
 
 def test_the_start_is_recorded_with_what_it_read(world: World) -> None:
@@ -539,7 +539,7 @@ def test_a_restart_is_a_stop_and_a_start(world: World) -> None:
     world.start().now += LOADS
     result = world.run("restarted")
     assert result["changed"] and [stage["name"] for stage in result["stages"]] == ["stop", "starting"]
-    assert world.did == ["stop", "start"]
+    assert world.did == ["stop", "reset-failed", "start"]
 
 
 def test_a_process_that_has_not_become_its_program_yet_is_no_drift(world: World) -> None:
