@@ -380,7 +380,8 @@ def main() -> None:
             hold.unit
             for hold in owed
             if hold.unit not in {held.unit for held in holds}
-            and not (hold.unit in snapshot.units and snapshot.units[hold.unit].unit.running)
+            and hold.unit in snapshot.units
+            and not snapshot.units[hold.unit].unit.running
         ],
         holds=[{**asdict(hold), "over": hold.over(time.time())} for hold in holds],
         **facts,

@@ -142,11 +142,15 @@ def undrain(holds: Holds, systemd: Units, named: set[str], check_mode: bool) -> 
     found = holds.all()
     lifted = [hold for hold in found if (hold.unit in named if named else hold.purpose == DRAIN)]
     left = [hold for hold in found if hold not in lifted]
+    owed = {hold.unit for hold in holds.owed()} | {hold.unit for hold in lifted if hold.ran}
     if not check_mode:
         holds.lift([hold.unit for hold in lifted], systemd)
     triggers = sorted({name for hold in lifted for name, state in hold.triggers.items() if state == "active"})
-    owed = {hold.unit for hold in holds.owed()} | {hold.unit for hold in lifted if hold.ran}
     units = systemd.show(sorted(name for name in owed if name in named or not named))
+    if not check_mode:
+        # Nobody can start what was removed meanwhile.
+        holds.forget_owed([name for name, unit in units.items() if not unit.exists])
+    units = {name: unit for name, unit in units.items() if unit.exists}
     return {
         "changed": bool(lifted),
         "msg": "\n".join(_lines(lifted, triggers, units, left, check_mode)),

@@ -50,3 +50,11 @@ def test_only_named_units_are_lifted_and_only_their_starts_are_told(holds: Holds
     assert [hold["unit"] for hold in other["lifted"]] == ["sglang.service"]
     assert other["ran"] == []
     assert undrain(holds, SYSTEMD, {"vllm.service"}, check_mode=False)["ran"] == ["vllm.service"]
+
+
+def test_a_unit_that_was_removed_is_owed_nothing(holds: Holds) -> None:
+    undrain(holds, SYSTEMD, set(), check_mode=False)
+    shown = "Id=vllm.service\nLoadState=not-found\nActiveState=inactive\n"
+    removed = Units(lambda argv, timeout: Completed(0, shown if "show" in argv else "", ""))
+    assert undrain(holds, removed, set(), check_mode=False)["ran"] == []
+    assert holds.owed() == []
