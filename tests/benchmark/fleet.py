@@ -63,6 +63,8 @@ def cost(inventory: Path, playbook: Path, *arguments: str, **environment: str) -
         **os.environ,
         "ANSIBLE_NOCOLOR": "true",
         "ANSIBLE_FORKS": str(FORKS),
+        # For the local connection too, which has a setting of its own.
+        "ANSIBLE_PIPELINING": "true",
         "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=20s",
         **environment,
     }
