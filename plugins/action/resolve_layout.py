@@ -17,6 +17,7 @@ from ansible.plugins.action import ActionBase
 from ansible.template import trust_as_template
 
 from ansible_collections.gpuops.inference.plugins.filter.did_you_mean import did_you_mean
+from ansible_collections.gpuops.inference.plugins.module_utils._paths import GUARD
 from ansible_collections.gpuops.inference.plugins.plugin_utils._once import once
 from ansible_collections.gpuops.inference.plugins.plugin_utils._secrets import digests
 
@@ -24,7 +25,6 @@ OPTIONS = ("source", "overrides", "eagle3", "instance", "secrets")
 ROLES = Path(__file__).parents[2] / "roles"
 TEMPLATE = ROLES / "engine/templates/engine.service.j2"
 GUARD_TEXT = ROLES / "engine/files/engine_guard.py"
-GUARD = "/opt/gpuops/engine_guard.py"
 
 # What may say something else on each host: templates and what is in a vault.
 _VARIES = re.compile(r"\{[{%#]|!vault|!unsafe|\$ANSIBLE_VAULT")
@@ -84,10 +84,10 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(str(error)) from None
         template = trust_as_template(TEMPLATE.read_text(encoding="utf-8"))
         for engine in layout["engines"].values():
-            known = {"layout": layout, "engine": engine, "guard": GUARD}
+            known = {"layout": layout, "engine": engine, "guard": str(GUARD)}
             engine["unit_text"] = self._templar.copy_with_new_env(available_variables=known).template(template)
             texts = {engine["unit_path"]: engine["unit_text"], engine["environment_path"]: engine["environment_text"]}
-            engine["digests"] = digests({**texts, GUARD: GUARD_TEXT.read_text(encoding="utf-8")})
+            engine["digests"] = digests({**texts, str(GUARD): GUARD_TEXT.read_text(encoding="utf-8")})
         return layout
 
 

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from ansible_collections.gpuops.inference.plugins.module_utils._backup import differs
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import mask_text
 from ansible_collections.gpuops.inference.plugins.module_utils._paths import GUARD
+from ansible_collections.gpuops.inference.plugins.module_utils._transaction import FileState
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 
@@ -65,13 +67,8 @@ def _belongs(engine: Mapping[str, Any], path: str) -> tuple[str, int]:
 
 def _is_so(path: str, digest: str, owner: str, mode: int) -> bool:
     try:
-        found = os.lstat(path)
-        return (found.st_mode, found.st_uid, found.st_gid) == (
-            stat.S_IFREG | mode,
-            pwd.getpwnam(owner).pw_uid,
-            0,
-        ) and hashlib.sha256(Path(path).read_bytes()).hexdigest() == digest
-    except (FileNotFoundError, KeyError):
+        return not differs(path, FileState(digest, mode, pwd.getpwnam(owner).pw_uid, 0))
+    except KeyError:
         return False
 
 
