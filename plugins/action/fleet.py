@@ -37,7 +37,7 @@ class ActionModule(ActionBase):
         self._ledger = Ledger(Path(C.DEFAULT_LOCAL_TMP, "gpuops-fleet.jsonl"))
         do = {
             "guard": self._guard, "begin": self._begin, "look": self._look, "plan": self._plan, "gate": self._gate,
-            "end": self._end, "tell": self._tell, "wait": self._wait,
+            "end": self._end, "afterwards": self._afterwards, "tell": self._tell, "wait": self._wait,
         }  # fmt: skip
         try:
             result.update(do[arguments["state"]](arguments, variables))
@@ -111,18 +111,17 @@ class ActionModule(ActionBase):
         return {"go": True, "soak": plan.soak if self._host in plan.canaries else 0}
 
     def _end(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        before = next(host.serving for host in self._known(variables)[1] if host.name == self._host)
-        failure, afterwards = arguments.get("failure") or {}, arguments.get("afterwards") or {}
+        failure = arguments.get("failure") or {}
         if failure and boolean(arguments.get("lost", False)):
             failure = {**failure, "result": {**failure["result"], "lost": True}}
-        end = _fleet.ended(
-            before,
-            boolean(arguments["frees"]),
-            failure,
-            afterwards,
-            arguments.get("results") or {},
-            boolean(arguments.get("soaked", True)),
-        )
+        results = arguments.get("results") or {}
+        return self._over(_fleet.ended(self._mine(variables).serving, boolean(arguments["frees"]), failure, results))
+
+    def _afterwards(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        soaked = boolean(arguments.get("soaked", True))
+        return self._over(_fleet.failed_afterwards(self._mine(variables), arguments["failure"], soaked))
+
+    def _over(self, end: _fleet.Host) -> dict[str, Any]:
         self._note("end", outcome=end.outcome, serving=end.serving, cause=end.cause)
         return {"gpuops_outcome": {"outcome": end.outcome, "cause": end.cause}, "serving": end.serving}
 
@@ -155,3 +154,6 @@ class ActionModule(ActionBase):
     def _known(self, variables: dict[str, Any]) -> tuple[_fleet.Plan, list[_fleet.Host]]:
         plan = next(_fleet.Plan.from_dict(entry["plan"]) for entry in self._ledger.entries() if "plan" in entry)
         return plan, self._hosts(list(plan.hosts), variables)
+
+    def _mine(self, variables: dict[str, Any]) -> _fleet.Host:
+        return next(host for host in self._known(variables)[1] if host.name == self._host)

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from ansible.utils.display import Display
@@ -19,8 +22,26 @@ class ActionModule(ReachAction):
     def act(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         result = super().act(task_vars)
         # A failure's message is printed by every callback; a success's by none. A look at a fleet only wants to know.
-        if not result.get("failed") and not task_vars.get("_drain_plans"):
-            host = task_vars.get("inventory_hostname", "")
-            for line in str(result.get("msg", "")).splitlines():
-                display.display(told(f"{host}: {line}", host))
+        if result.get("failed") or task_vars.get("_drain_plans"):
+            return result
+        host = task_vars.get("inventory_hostname", "")
+        for line in str(result.get("msg", "")).splitlines():
+            display.display(told(f"{host}: {line}", host))
+        way_back = how_to_undrain(result, self._task.args, task_vars)
+        if way_back and not self._task.check_mode:
+            display.display(f"{host}: {way_back}")
         return result
+
+
+def how_to_undrain(result: Mapping[str, Any], arguments: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
+    """What stays held after a drain, and the command that ends it, '' for nothing; a pivot ends its own holds."""
+    units = [hold["unit"] for hold in result.get("holds") or () if hold["purpose"] == "drain"]
+    if not units or arguments.get("hold_for") == "pivot":
+        return ""
+    sources = variables.get("ansible_inventory_sources") or ()
+    inventories = "".join(f" -i {shlex.quote(str(source))}" for source in sources)
+    command = f"ansible-playbook{inventories} gpuops.inference.undrain --limit {variables['inventory_hostname']}"
+    if arguments.get("gpus", "all") not in ("all", ["all"]):
+        # Holds are kept by unit and not by GPU.
+        command += " -e " + shlex.quote(json.dumps({"gpuops_undrain_units": units}))
+    return f"{', '.join(units)} cannot be started until the hold ends. This ends it: {command}"

@@ -38,10 +38,10 @@ options:
       - V(begin) opens the books. V(look) notes what was seen of a host before anything was touched.
       - V(plan) checks the settings and settles the order.
       - V(gate) says whether this host may be begun now, counted over all hosts of the run.
-      - V(end) notes how a host ended. V(tell) prints a line for each host, what failed last.
+      - V(end) notes how a host ended, V(afterwards) what failed after that. V(tell) says how to go on.
       - V(wait) waits on the controller.
     type: str
-    choices: [guard, begin, look, plan, gate, end, tell, wait]
+    choices: [guard, begin, look, plan, gate, end, afterwards, tell, wait]
     required: true
   acts:
     description: With O(state=guard), whether something is done to the hosts.
@@ -74,11 +74,9 @@ options:
     description: With O(state=end), whether the host could not be reached any more.
     type: bool
     default: false
-  afterwards:
-    description: With O(state=end), the same for what failed after the act was over.
-    type: dict
   soaked:
-    description: With O(state=end), false where that failed in the soak of a canary. Nobody relies on its engine then.
+    description:
+      - With O(state=afterwards), false where that failed in the soak of a canary. Nobody relies on its engine then.
     type: bool
     default: true
   frees:
@@ -142,11 +140,11 @@ gpuops_outcome:
   description:
     - The C(outcome) of this host so far and its C(cause). One of done, skipped, not_begun, failed, rolled_back and
       unreachable.
-  returned: with O(state=look), O(state=gate) and O(state=end), where there is one
+  returned: with O(state=look), O(state=gate), O(state=end) and O(state=afterwards), where there is one
   type: dict
 serving:
   description: Whether an engine serves on the host.
-  returned: with O(state=end)
+  returned: with O(state=end) and O(state=afterwards)
   type: bool
 gpuops_outcomes:
   description: The same for all hosts of the run, by name.
@@ -170,7 +168,7 @@ from ansible.module_utils.basic import AnsibleModule
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "state": {
         "type": "str", "required": True,
-        "choices": ["guard", "begin", "look", "plan", "gate", "end", "tell", "wait"],
+        "choices": ["guard", "begin", "look", "plan", "gate", "end", "afterwards", "tell", "wait"],
     },
     "acts": {"type": "bool", "default": True},
     "fleet": {"type": "bool", "default": False},
@@ -180,7 +178,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "look": {"type": "dict"},
     "failure": {"type": "dict"},
     "lost": {"type": "bool", "default": False},
-    "afterwards": {"type": "dict"},
     "soaked": {"type": "bool", "default": True},
     "frees": {"type": "bool"},
     "results": {"type": "dict"},

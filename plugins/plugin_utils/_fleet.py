@@ -256,27 +256,19 @@ def _named(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more if names else "no host"
 
 
-def ended(
-    before: bool,
-    frees: bool,
-    failure: Mapping[str, Any],
-    afterwards: Mapping[str, Any],
-    results: Mapping[str, Any],
-    soaked: bool = True,
-) -> Host:
+def ended(before: bool, frees: bool, failure: Mapping[str, Any], results: Mapping[str, Any]) -> Host:
     """How a host ended that was begun, from what its tasks returned.
 
     `before` says whether an engine served there, `frees` that none is to serve afterwards. A failure has the name of
-    the task and its result; so has what failed after the act itself was over, in the soak (not `soaked`) or in a hook.
-    The results are those of the drain and of the steps of a pivot, by name.
+    the task and its result. The results are those of the drain and of the steps of a pivot, by name.
     """
+    if not failure:
+        return Host("", "done", not frees, True)
     drain, turned, restored, finished = (
         results.get(name) or {} for name in ("drain", "turned", "restored", "finished")
     )
     result = failure.get("result") or {}
-    if not failure:
-        outcome, serving = "done", not frees
-    elif any(part.get("lost") for part in _failed(result)):
+    if _is_lost(result):
         outcome, serving = "unreachable", False
     elif (finished.get("record") or {}).get("phase") == "rolled_back":
         outcome, serving = "rolled_back", bool(restored.get("start"))
@@ -284,17 +276,20 @@ def ended(
         ended_here = any(drain.get(name) for name in ("stopped_units", "stopped_owners", "ended"))
         touched = ended_here or turned.get("touched") or _is_no_engine(result)
         outcome, serving = "failed", before and not touched
-    causes = [plain(result)] if failure else []
-    if afterwards:
-        lost = any(part.get("lost") for part in _failed(afterwards.get("result") or {}))
-        outcome = "unreachable" if lost else "failed" if outcome == "done" else outcome
-        serving = serving and soaked
-        causes.append(
-            f"{'afterwards, ' if failure else ''}{afterwards['task']}: {plain(afterwards.get('result') or {})}"
-            # The next run finds nothing to do there.
-            f"{HOOK_FAILED if soaked and not failure else ''}"
-        )
-    return Host("", outcome, serving, True, "\n".join(causes))
+    return Host("", outcome, serving, True, plain(result))
+
+
+def failed_afterwards(end: Host, failure: Mapping[str, Any], soaked: bool) -> Host:
+    """How a host that had ended so ends in truth, because something failed in its soak (not `soaked`) or in a hook."""
+    result = failure.get("result") or {}
+    done = end.outcome == "done"
+    outcome = "unreachable" if _is_lost(result) else "failed" if done else end.outcome
+    # The next run finds nothing to do there.
+    rest = HOOK_FAILED if soaked and done else ""
+    cause = f"{'' if done else 'afterwards, '}{failure['task']}: {plain(result)}{rest}"
+    return replace(
+        end, outcome=outcome, serving=end.serving and soaked, cause="\n".join(filter(None, [end.cause, cause]))
+    )
 
 
 def _is_no_engine(result: Mapping[str, Any]) -> bool:
@@ -308,6 +303,10 @@ def plain(result: Mapping[str, Any]) -> str:
     said = dict.fromkeys(str(part.get("msg") or result.get("msg") or "no reason given") for part in _failed(result))
     # What ssh says ends its lines as a terminal wants it.
     return "; ".join(re.sub("^(Task failed: |Action failed: |Module failed: )+|\r", "", text) for text in said)
+
+
+def _is_lost(result: Mapping[str, Any]) -> bool:
+    return any(part.get("lost") for part in _failed(result))
 
 
 def _failed(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:

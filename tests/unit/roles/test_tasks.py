@@ -62,14 +62,6 @@ def test_hardware_stops_and_holders_do_not_which_a_drain_may_be_told_to_end(
     assert failed == stops, told
 
 
-def test_a_drain_names_what_an_undrain_lifts(tmp_path: Path) -> None:
-    holds = [{"unit": "vllm-a.service", "purpose": "drain"}, {"unit": "sglang-a.service", "purpose": "pivot"}]
-    seen = {"drain_result": {"holds": holds}, "drain_gpus": ["0", "1"]}
-    failed, told = run(tmp_path, "fleet/tasks/drain_act.yml", "Say what ends the hold", seen)
-    assert not failed and "vllm-a.service cannot be started until" in told and "undrain --limit localhost -e" in told
-    assert "sglang-a" not in told
-
-
 @pytest.mark.parametrize("mode", ["never", "return"])
 def test_a_role_that_has_nothing_to_take_back_fails(tmp_path: Path, mode: str) -> None:
     begun = {"pivot_begun": {"mode": mode, "msg": "no pivot was made on this host"}}

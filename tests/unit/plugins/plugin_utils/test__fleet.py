@@ -280,6 +280,7 @@ def test_a_host_that_was_refused_before_the_look_is_a_failed_one() -> None:
     assert hosts_of(["gpu1"], [], set())[0].outcome == "failed"
 
 
+DONE = Host("gpu1", "done", True, True)
 PIVOTED: dict[str, Any] = {"drain": {"stopped_units": [{"unit": "vllm.service"}]}}
 
 
@@ -310,7 +311,7 @@ PIVOTED: dict[str, Any] = {"drain": {"stopped_units": [{"unit": "vllm.service"}]
 )  # fmt: skip
 def test_how_a_host_ended(failure: dict[str, Any], results: dict[str, Any], outcome: str, serves: bool) -> None:
     told = {"task": "Pivot", "result": failure} if failure else {}
-    end = _fleet.ended(True, False, told, {}, results)
+    end = _fleet.ended(True, False, told, results)
     assert (end.outcome, end.serving, end.cause) == (outcome, serves, "no" if failure else "")
 
 
@@ -318,23 +319,25 @@ def test_how_a_host_ended(failure: dict[str, Any], results: dict[str, Any], outc
 def test_of_a_loop_each_item_says_why_it_failed(lost: bool, outcome: str) -> None:
     items = [{"failed": False}, {"failed": True, "msg": "Module failed: port taken", "lost": lost}]
     loop = {"task": "Start", "result": {"msg": "One or more items failed", "results": items}}
-    end = _fleet.ended(True, False, loop, {}, {})
+    end = _fleet.ended(True, False, loop, {})
     assert (end.outcome, end.cause) == (outcome, "port taken")
 
 
 def test_what_fails_after_the_act_is_told_beside_it() -> None:
     after = {"task": "Tell HAProxy", "result": {"msg": "Task failed: Module failed: no socket"}}
-    end = _fleet.ended(True, False, {}, after, PIVOTED)
+    end = _fleet.failed_afterwards(DONE, after, soaked=True)
     assert (end.outcome, end.serving) == ("failed", True)
     assert end.cause == f"Tell HAProxy: no socket{_fleet.HOOK_FAILED}"
-    both = _fleet.ended(True, False, {"task": "Pivot", "result": {"msg": "no"}}, after, {})
+    back = Host("gpu1", "rolled_back", True, True, "no")
+    both = _fleet.failed_afterwards(back, after, soaked=True)
+    assert (both.outcome, both.serving) == ("rolled_back", True)
     assert both.cause == "no\nafterwards, Tell HAProxy: no socket"
 
 
 @pytest.mark.parametrize("lost, outcome", [(False, "failed"), (True, "unreachable")])
 def test_a_canary_whose_soak_failed_does_not_serve(lost: bool, outcome: str) -> None:
     after = {"task": "Look whether it still serves", "result": {"msg": "it does not", "lost": lost}}
-    end = _fleet.ended(True, False, {}, after, PIVOTED, soaked=False)
+    end = _fleet.failed_afterwards(DONE, after, soaked=False)
     assert (end.outcome, end.serving) == (outcome, False)
     # It ends twice in the books: as its pivot went, and as its soak did.
     run = Run(serving("gpu1", "gpu2", "gpu3"), max_unavailable=1, max_failed=3, canary=1).end("gpu1", "done", True)
@@ -346,7 +349,7 @@ def test_a_canary_whose_soak_failed_does_not_serve(lost: bool, outcome: str) -> 
 
 
 def test_a_drained_host_does_not_serve() -> None:
-    assert not _fleet.ended(True, True, {}, {}, {"drain": {"changed": True}}).serving
+    assert not _fleet.ended(True, True, {}, {"drain": {"changed": True}}).serving
 
 
 def test_each_host_is_told_with_its_cause_and_how_to_go_on() -> None:
