@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ ILL: dict[str, Any] = {**HELD, "health": [{"check": "xid", "kind": "fault", "gpu
 def run(directory: Path, file: str, name: str, variables: dict[str, Any], *options: str) -> tuple[bool, str]:
     """Run one task. Returns whether it failed, and what was printed."""
     task = next(task for task in yaml.safe_load((ROLES / file).read_text()) if task["name"] == name)
-    play = [{"hosts": "localhost", "gather_facts": False, "connection": "local", "tasks": [task]}]
-    (directory / "play.yml").write_text(yaml.safe_dump(play))
+    return play(directory, task, variables, *options)
+
+
+def play(directory: Path, task: dict[str, Any], variables: dict[str, Any], *options: str) -> tuple[bool, str]:
+    plays = [{"hosts": "localhost", "gather_facts": False, "connection": "local", "tasks": [task]}]
+    (directory / "play.yml").write_text(yaml.safe_dump(plays))
     (directory / "ansible.cfg").write_text("")
     program = str(Path(sys.executable).with_name("ansible-playbook"))
     done = subprocess.run(
@@ -75,3 +80,30 @@ def test_a_way_back_says_which_item_of_a_loop_failed_and_why(tmp_path: Path) -> 
         seen = {"ansible_failed_task": {"name": "Write the secrets"}, "ansible_failed_result": result}
         failed, told = run(tmp_path, "pivot/tasks/rollback.yml", "Keep why it failed", seen, "-v")
         assert not failed and "Write the secrets: cannot write /etc/gpuops/a.secrets" in told, told
+
+
+def metas(tasks: list[dict[str, Any]], inherited: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The conditions of meta in a file, each as a task that tells only how it was decided."""
+    for task in tasks:
+        variables = {**inherited, **task.get("vars", {})}
+        if "ansible.builtin.meta" in task:
+            yield {"ansible.builtin.debug": {"msg": "decided"}, "when": task["when"], "vars": variables}
+        yield from metas(task.get("block", []), variables)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"odd": None}, {"odd": 5}], ids=["undefined", "null", "number"])
+@pytest.mark.parametrize("file", ["drain/tasks/drain.yml", "fleet/tasks/look.yml", "fleet/tasks/act.yml"])
+def test_what_one_host_has_written_wrong_does_not_end_the_run_of_all(
+    tmp_path: Path, file: str, wrong: dict[str, Any]
+) -> None:
+    # Ansible gives up all hosts where a condition of meta cannot be evaluated. The playbooks give each hook a default.
+    hook = "{{ odd | default([]) }}"
+    over: dict[str, Any] = {"outcome": "skipped", "cause": ""}
+    seen = {
+        "drain_health": "{{ odd }}", "drain_result": {"drained": True}, "fleet_hook_after": hook, "fleet_found": {},
+        "fleet_looked": {"gpuops_outcome": over}, "fleet_gate": {"go": True, "soak": 0},
+        "fleet_ended": {"gpuops_outcome": over, "serving": True}, **wrong,
+    }  # fmt: skip
+    for task in metas(yaml.safe_load((ROLES / file).read_text()), {}):
+        failed, told = play(tmp_path, task, seen)
+        assert not failed, told
