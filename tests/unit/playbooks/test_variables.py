@@ -55,7 +55,7 @@ def test_all_drains_of_a_pivot_set_what_the_users_drain_would_set() -> None:
             return [found for item in node for found in drains(item)]
         if not isinstance(node, dict):
             return []
-        role = node.get("ansible.builtin.include_role") or {}
+        role = node.get("ansible.builtin.include_role") or node.get("ansible.builtin.import_role") or {}
         mine = [set(node["vars"])] if role.get("name") == "gpuops.inference.drain" else []
         return mine + [found for item in node.values() for found in drains(item)]
 
