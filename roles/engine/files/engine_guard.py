@@ -150,7 +150,8 @@ def port_problem(host: str, port: int) -> Optional[str]:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             return f"cannot listen on {host} port {port}: {error.strerror}"
-        owners = [pid for pid in pids() if listening_sockets(port).intersection(descriptors(pid))]
+        sockets = listening_sockets(port)
+        owners = [pid for pid in pids() if not sockets.isdisjoint(descriptors(pid))]
         return f"port {port} is taken by " + (", ".join(map(describe, owners)) or "another network namespace")
     return None
 
