@@ -1,85 +1,75 @@
 # Copyright (c) 2026 gpuops.inference contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Single tasks of roles that decide whether to go on, in a real ansible-playbook and without a host."""
+"""Single tasks of roles that decide whether to go on, in a real ansible-playbook and without a host.
+
+One run has all the cases, for its start costs more than they do. Each has a play and a host of its own, so that none
+sees what another left.
+"""
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
 ROLES = Path(__file__).parents[3] / "roles"
-ASKED: dict[str, Any] = {"fleet_undrain_units": [], "layout_instance": "", "drain_gpus": ["all"]}
-HELD: dict[str, Any] = {"health": [], "free": False, "would_be_free": False, "msg": "GPU 0 is held by pid 4711"}
-ILL: dict[str, Any] = {**HELD, "health": [{"check": "xid", "kind": "fault", "gpus": [3], "text": "an NVLink error"}]}
 
 
-def run(directory: Path, file: str, name: str, variables: dict[str, Any], *options: str) -> tuple[bool, str]:
-    """Run one task. Returns whether it failed, and what was printed."""
-    task = next(task for task in yaml.safe_load((ROLES / file).read_text()) if task["name"] == name)
-    return play(directory, task, variables, *options)
+class Case(NamedTuple):
+    about: str
+    tasks: list[dict[str, Any]]
+    variables: dict[str, Any]
+    fails: bool
+    says: str = ""
+    keeps_to_itself: str = ""
+    check: bool = False
 
 
-def play(directory: Path, task: dict[str, Any], variables: dict[str, Any], *options: str) -> tuple[bool, str]:
-    plays = [{"hosts": "localhost", "gather_facts": False, "connection": "local", "tasks": [task]}]
-    (directory / "play.yml").write_text(yaml.safe_dump(plays))
-    (directory / "ansible.cfg").write_text("")
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    done = subprocess.run(
-        [program, *options, "-i", "localhost,", str(directory / "play.yml"), "-e", json.dumps(variables)],
-        capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "ANSIBLE_CONFIG": str(directory / "ansible.cfg"), "ANSIBLE_LOCAL_TEMP": str(directory)},
-    )  # fmt: skip
-    return done.returncode != 0, done.stdout + done.stderr
+def named(file: str, name: str) -> list[dict[str, Any]]:
+    return [task for task in yaml.safe_load((ROLES / file).read_text()) if task["name"] == name]
 
 
-@pytest.mark.parametrize(
-    "settings, refused",
-    [
-        ({}, False),
-        ({"layout_instance": "a"}, True),
-        ({"drain_gpus": ["0", "1"]}, True),
-        ({"layout_instance": "a", "fleet_undrain_units": ["vllm-a"]}, False),
-    ],
-)
-def test_an_undrain_of_a_part_of_a_host_needs_its_units_named(
-    tmp_path: Path, settings: dict[str, Any], refused: bool
-) -> None:
-    name = "Refuse to lift for a part of a host what all of it is held by"
-    failed, told = run(tmp_path, "fleet/tasks/undrain_look.yml", name, {**ASKED, **settings})
-    assert (failed, "name the units of the part" in told) == (refused, refused), told
+def undrains() -> Iterator[Case]:
+    told = "name the units of the part"
+    task = named("fleet/tasks/undrain_look.yml", "Refuse to lift for a part of a host what all of it is held by")
+    asked: dict[str, Any] = {"fleet_undrain_units": [], "layout_instance": "", "drain_gpus": ["all"]}
+    for part in ({"layout_instance": "a"}, {"drain_gpus": ["0", "1"]}):
+        yield Case(f"an undrain of a part needs its units named: {part}", task, {**asked, **part}, True, told)
+    for whole in ({}, {"layout_instance": "a", "fleet_undrain_units": ["vllm-a"]}):
+        about = f"an undrain needs no more than that: {whole}"
+        yield Case(about, task, {**asked, **whole}, False, keeps_to_itself=told)
 
 
-@pytest.mark.parametrize("seen, stops", [(HELD, False), (ILL, True)])
-def test_hardware_stops_and_holders_do_not_which_a_drain_may_be_told_to_end(
-    tmp_path: Path, seen: dict[str, Any], stops: bool
-) -> None:
-    name = "Stop where the hardware is not well"
-    failed, told = run(tmp_path, "drain/tasks/health.yml", name, {"drain_verified": seen}, "--check")
-    assert failed == stops, told
+def looks_at_hardware() -> Iterator[Case]:
+    task = named("drain/tasks/health.yml", "Stop where the hardware is not well")
+    held: dict[str, Any] = {"health": [], "free": False, "would_be_free": False, "msg": "GPU 0 is held by pid 4711"}
+    ill = {**held, "health": [{"check": "xid", "kind": "fault", "gpus": [3], "text": "an NVLink error"}]}
+    about = "holders do not stop a look, a drain may be told to end them"
+    yield Case(about, task, {"drain_verified": held}, False, check=True)
+    yield Case("hardware stops a look", task, {"drain_verified": ill}, True, check=True)
 
 
-@pytest.mark.parametrize("mode", ["never", "return"])
-def test_a_role_that_has_nothing_to_take_back_fails(tmp_path: Path, mode: str) -> None:
-    begun = {"pivot_begun": {"mode": mode, "msg": "no pivot was made on this host"}}
-    failed, told = run(tmp_path, "pivot/tasks/go_back.yml", "Stop where there is nothing to take back", begun)
-    assert (failed, "no pivot was made" in told) == (mode == "never",) * 2, told
-
-
-def test_a_way_back_says_which_item_of_a_loop_failed_and_why(tmp_path: Path) -> None:
+def ways_back() -> Iterator[Case]:
+    task = named("pivot/tasks/go_back.yml", "Stop where there is nothing to take back")
+    none = "no pivot was made"
+    for mode, fails in (("never", True), ("return", False)):
+        begun = {"pivot_begun": {"mode": mode, "msg": f"{none} on this host"}}
+        about = f"a role that has nothing to take back fails: {mode}"
+        yield Case(about, task, begun, fails, *((none, "") if fails else ("", none)))
+    task = named("pivot/tasks/rollback.yml", "Keep why it failed")
     items = [{"changed": True}, {"failed": True, "msg": "cannot write /etc/gpuops/a.secrets"}]
-    for result in ({"msg": "One or more items failed", "results": items}, items[1]):
+    for what, result in (("a loop", {"msg": "One or more items failed", "results": items}), ("a task", items[1])):
         seen = {"ansible_failed_task": {"name": "Write the secrets"}, "ansible_failed_result": result}
-        failed, told = run(tmp_path, "pivot/tasks/rollback.yml", "Keep why it failed", seen, "-v")
-        assert not failed and "Write the secrets: cannot write /etc/gpuops/a.secrets" in told, told
+        about = f"a way back says which item failed and why: {what}"
+        yield Case(about, task, seen, False, "Write the secrets: cannot write /etc/gpuops/a.secrets")
 
 
 def metas(tasks: list[dict[str, Any]], inherited: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -91,19 +81,71 @@ def metas(tasks: list[dict[str, Any]], inherited: dict[str, Any]) -> Iterator[di
         yield from metas(task.get("block", []), variables)
 
 
-@pytest.mark.parametrize("wrong", [{}, {"odd": None}, {"odd": 5}], ids=["undefined", "null", "number"])
-@pytest.mark.parametrize("file", ["drain/tasks/drain.yml", "fleet/tasks/look.yml", "fleet/tasks/act.yml"])
-def test_what_one_host_has_written_wrong_does_not_end_the_run_of_all(
-    tmp_path: Path, file: str, wrong: dict[str, Any]
-) -> None:
+def what_one_host_has_written_wrong() -> Iterator[Case]:
     # Ansible gives up all hosts where a condition of meta cannot be evaluated. The playbooks give each hook a default.
     hook = "{{ odd | default([]) }}"
     over: dict[str, Any] = {"outcome": "skipped", "cause": ""}
     seen = {
         "drain_health": "{{ odd }}", "drain_result": {"drained": True}, "fleet_hook_after": hook, "fleet_found": {},
         "fleet_looked": {"gpuops_outcome": over}, "fleet_gate": {"go": True, "soak": 0},
-        "fleet_ended": {"gpuops_outcome": over, "serving": True}, **wrong,
+        "fleet_ended": {"gpuops_outcome": over, "serving": True},
     }  # fmt: skip
-    for task in metas(yaml.safe_load((ROLES / file).read_text()), {}):
-        failed, told = play(tmp_path, task, seen)
-        assert not failed, told
+    wrongs: dict[str, dict[str, Any]] = {"undefined": {}, "null": {"odd": None}, "number": {"odd": 5}}
+    for file in ("drain/tasks/drain.yml", "fleet/tasks/look.yml", "fleet/tasks/act.yml"):
+        tasks = list(metas(yaml.safe_load((ROLES / file).read_text()), {}))
+        for what, wrong in wrongs.items():
+            about = f"what one host has written wrong does not end the run of all: {what} in {file}"
+            yield Case(about, tasks, {**seen, **wrong}, False)
+
+
+CASES = [*undrains(), *looks_at_hardware(), *ways_back(), *what_one_host_has_written_wrong()]
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What was printed of each case, by what it is about."""
+    return {**run(tmp_path_factory.mktemp("real"), False), **run(tmp_path_factory.mktemp("check"), True)}
+
+
+def run(directory: Path, check: bool) -> dict[str, str]:
+    cases = [case for case in CASES if case.check == check]
+    plays = [
+        {
+            "name": case.about,
+            "hosts": f"host{number}",
+            "gather_facts": False,
+            "connection": "local",
+            "tasks": [
+                {
+                    # As extra variables do, a case's stand above those that a task has itself.
+                    "block": [{**task, "vars": {**task.get("vars", {}), **case.variables}} for task in case.tasks],
+                    # Ansible ends a run after a play that left nobody.
+                    "rescue": [{"ansible.builtin.meta": "noop"}],
+                }
+            ],
+        }
+        for number, case in enumerate(cases)
+    ]
+    (directory / "play.yml").write_text(yaml.safe_dump(plays))
+    (directory / "ansible.cfg").write_text("")
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    hosts = "".join(f"host{number}," for number in range(len(cases)))
+    done = subprocess.run(
+        [program, "-v", *["--check"] * check, "-i", hosts, str(directory / "play.yml")],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, check=False,
+        env={**os.environ, "ANSIBLE_CONFIG": str(directory / "ansible.cfg"), "ANSIBLE_LOCAL_TEMP": str(directory)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    dummy, *parts = re.split(r"^PLAY \[(.*)\] \**$", done.stdout.partition("\nPLAY RECAP ")[0], flags=re.MULTILINE)
+    assert parts[::2] == [case.about for case in cases], done.stdout
+    assert len(set(parts[::2])) == len(cases), "told apart by what they are about"
+    return dict(zip(parts[::2], parts[1::2]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.about for case in CASES])
+def test_a_task_decides(printed: dict[str, str], case: Case) -> None:
+    assert case.tasks
+    told = printed[case.about]
+    assert ("fatal: [host" in told) == case.fails, told
+    assert case.says in told
+    assert not case.keeps_to_itself or case.keeps_to_itself not in told
