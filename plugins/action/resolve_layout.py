@@ -49,7 +49,10 @@ class ActionModule(ActionBase):
         else:
             name = str(source)
             path = find(name, [*beside(variables), ROLES / "layout/files"])
-            written = path.read_text(encoding="utf-8")
+            try:
+                written = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise AnsibleActionFail(f"the layout {path} cannot be read: {error}") from None
             if _VARIES.search(written):
                 written, path = self._read(path), None
         asked = {

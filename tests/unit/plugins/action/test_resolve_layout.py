@@ -34,6 +34,7 @@ def play(directory: Path, hosts: dict[str, dict[str, Any]]) -> tuple[dict[str, A
     templated = {**MINE, "model": {"path": "/models/{{ variant }}", "served_name": "m"}}
     (directory / "layouts/templated.yml").write_text(yaml.safe_dump(templated))
     (directory / "layouts/list.yml").write_text("[]")
+    (directory / "layouts/latin.yml").write_bytes("# für alle".encode("latin-1"))
     local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     inventory = {"all": {"hosts": hosts, "vars": local}}
     (directory / "hosts.yml").write_text(json.dumps(inventory))
@@ -99,7 +100,8 @@ def test_everybody_is_told_what_is_wrong(tmp_path: Path) -> None:
     wrong: dict[str, tuple[dict[str, Any], str]] = {
         "unread": ({"layout_overide": {}}, "no one reads: layout_overide (did you mean layout_overrides?)"),
         "unknown": ({"layout_source": "kimi"}, "there is no layout kimi in "),
-        "climbs": ({"layout_source": "../hosts"}, "known are kimi_k25_int4_tp8, list, llama33_70b_fp8_tp4"),
+        "climbs": ({"layout_source": "../hosts"}, "known are kimi_k25_int4_tp8, latin, list, llama33_70b_fp8_tp4"),
+        "latin": ({"layout_source": "latin"}, "/layouts/latin.yml cannot be read: 'utf-8' codec"),
         "list": ({"layout_source": "list"}, "the layout list is not a mapping"),
         "text": ({"layout_overrides": "model.path=/x"}, "layout_overrides must be a mapping (gpuops_"),
         "secret": ({"layout_secrets": {"vllm": "x"}}, "vllm_secrets must be a mapping (gpuops_"),
