@@ -248,4 +248,5 @@ def advice(host: str, simulated: Path, on_host: Run) -> str:
     line("ansible.builtin, the same", 4, "pipelining off", theirs, ANSIBLE_PIPELINING="false")
     line("ansible.builtin, the same", 4, "ControlPersist off", theirs, ANSIBLE_SSH_ARGS=NO_PERSIST)
     line("ansible.builtin, the same", 4, "no facts gathered", theirs, ANSIBLE_GATHERING="explicit")
+    line("ansible.builtin, the same", 4, "strategy host_pinned", theirs, ANSIBLE_STRATEGY="ansible.builtin.host_pinned")
     return "\n".join(lines)
