@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,38 +47,51 @@ SECRETS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "tasks, told",
-    [
-        ([ROLE], "the host cannot be reached any more"),
-        (SECRETS, "could not be reached while vllm.service was deployed"),
-    ],
-)
-@pytest.mark.parametrize("acts, code", [(True, 0), (False, 4)])
-def test_lost_while_it_is_deployed(
-    tmp_path: Path, acts: bool, code: int, tasks: list[dict[str, Any]], told: str
-) -> None:
-    (tmp_path / "gone.py").write_text(CONNECTION)
-    (tmp_path / "ansible.cfg").write_text("")
+# What is done to a host, and what it is told when that cannot be done to it.
+CASES = {
+    "role": ([ROLE], "the host cannot be reached any more"),
+    "secrets": (SECRETS, "could not be reached while vllm.service was deployed"),
+}
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One run for all: of each case a host that a fleet acts on, and one that is on its own."""
+    directory = tmp_path_factory.mktemp("lost")
+    (directory / "gone.py").write_text(CONNECTION)
+    (directory / "ansible.cfg").write_text("")
     variables: dict[str, Any] = {
         "engine_name": "vllm", "engine_secrets": {}, "engine_layout": {"engines": {"vllm": ENGINE}},
-        "ansible_connection": "gone", "fleet_acts": acts,
+        "ansible_connection": "gone",
         "_engine": ENGINE, "_engine_deployed": {"secret_files": ["/s"]}, "_engine_texts": {"/s": "A=x"},
     }  # fmt: skip
-    block = {
-        "block": tasks,
-        "rescue": [{"ansible.builtin.debug": {"msg": "rescued: {{ ansible_failed_result.msg }}"}}],
-    }
-    (tmp_path / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": [block]}]))
+    rescue = [{"ansible.builtin.debug": {"msg": "rescued: {{ ansible_failed_result.msg }}"}}]
+    plays = [
+        {"hosts": f"*-{case}", "gather_facts": False, "tasks": [{"block": tasks, "rescue": rescue}]}
+        for case, (tasks, _told) in CASES.items()
+    ]
+    (directory / "play.yml").write_text(yaml.safe_dump(plays))
     settings = {
-        "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"), "ANSIBLE_LOCAL_TEMP": str(tmp_path),
-        "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_CONNECTION_PLUGINS": str(tmp_path),
+        "ANSIBLE_CONFIG": str(directory / "ansible.cfg"), "ANSIBLE_LOCAL_TEMP": str(directory),
+        "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_CONNECTION_PLUGINS": str(directory),
     }  # fmt: skip
     program = str(Path(sys.executable).with_name("ansible-playbook"))
+    hosts = {f"{kind}-{case}": {"fleet_acts": kind == "fleet"} for case in CASES for kind in ("alone", "fleet")}
+    (directory / "hosts.yml").write_text(json.dumps({"all": {"hosts": hosts}}))
     done = subprocess.run(
-        [program, "-i", "ghost,", str(tmp_path / "play.yml"), "-e", json.dumps(variables)],
-        capture_output=True, text=True, env={**os.environ, **settings}, timeout=120, check=False,
+        [program, "-i", str(directory / "hosts.yml"), str(directory / "play.yml"), "-e", json.dumps(variables)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **settings}, timeout=120,
+        check=False,
     )  # fmt: skip
-    printed = done.stdout + done.stderr
-    assert done.returncode == code, printed
-    assert ("rescued: " in printed and told in printed) == acts, printed
+    return done.stdout
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("acts", [True, False], ids=["fleet", "alone"])
+def test_lost_while_it_is_deployed(printed: str, acts: bool, case: str) -> None:
+    host = f"{'fleet' if acts else 'alone'}-{case}"
+    told = re.findall(rf'^ok: \[{host}\] => {{\s*"msg": "rescued: (.*)"', printed, re.MULTILINE)
+    assert [CASES[case][1] in text for text in told] == [True] * acts, printed
+    ended = re.search(rf"^{host} .* unreachable=(\d) +failed=(\d)", printed, re.MULTILINE)
+    assert ended, printed
+    assert ended.groups() == (str(int(not acts)), "0"), printed

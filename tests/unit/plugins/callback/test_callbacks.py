@@ -1,7 +1,7 @@
 # Copyright (c) 2026 gpuops.inference contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The two callbacks in a real ansible-playbook, which runs the collection's own modules on this machine's loopback."""
+"""The two callbacks in a real ansible-playbook. Its tasks run in the controller: what they do there is told alike."""
 
 from __future__ import annotations
 
@@ -25,16 +25,29 @@ import pytest
 
 ROOT = Path(__file__).parents[4]
 LIMIT = 120.0
+# Starts no process on a host.
+WAIT = """
+import os, time
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        deadline = time.monotonic() + 100
+        while not os.path.exists(self._task.args["path"]):
+            if time.monotonic() > deadline:
+                return {"failed": True, "msg": "nobody gave the word"}
+            time.sleep(0.05)
+        return {}
+"""
 # Tasks whose role makes them count, and that need no GPU: the role's own tasks are not what is tested here.
 TASKS = """
 - name: Say what will happen
   ansible.builtin.debug:
     msg: begun
 - name: Wait for the word
-  ansible.builtin.wait_for:
+  wait:
     path: "{{ go }}"
-    sleep: 1
-    timeout: 100
 - name: Break
   ansible.builtin.fail:
     msg: |-
@@ -58,6 +71,8 @@ def playbook(tmp_path: Path) -> Path:
     """A playbook with the report beside it, as the collection's own have it."""
     (tmp_path / "callback_plugins").mkdir()
     (tmp_path / "callback_plugins/gpuops_report.py").symlink_to(ROOT / "playbooks/callback_plugins/gpuops_report.py")
+    (tmp_path / "action_plugins").mkdir()
+    (tmp_path / "action_plugins/wait.py").write_text(WAIT)
     (tmp_path / "roles/engine/tasks").mkdir(parents=True)
     (tmp_path / "roles/engine/tasks/main.yml").write_text(TASKS.replace("\\\\x1b", "\\x1b"))
     (tmp_path / "ansible.cfg").touch()
@@ -78,7 +93,6 @@ def start(
         "go": str(playbook.parent / "go"),
         "broken": broken,
         "gpuops_report_dir": reports,
-        "ansible_python_interpreter": sys.executable,
     }
     return subprocess.Popen(
         [Path(sys.executable).with_name("ansible-playbook"), "-i", hosts, playbook, "-e", json.dumps(values)],
