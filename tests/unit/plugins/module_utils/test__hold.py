@@ -15,6 +15,7 @@ from typing import Optional
 
 import pytest
 
+from ansible_collections.gpuops.inference.plugins.module_utils import _hold
 from ansible_collections.gpuops.inference.plugins.module_utils._hold import (
     Hold,
     HoldError,
@@ -168,7 +169,10 @@ def test_what_was_first_seen_survives_later_drains(holds: Holds, systemd: System
     assert found.triggers == {"vllm.socket": "active", "new.path": "active", "newer.timer": "active"}
 
 
-def test_a_trigger_that_does_not_start_again_is_named_and_the_hold_is_gone(holds: Holds, systemd: Systemd) -> None:
+def test_a_trigger_that_does_not_start_again_is_named_and_the_hold_is_gone(
+    holds: Holds, systemd: Systemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_hold, "SETTLE", 0.1)
     holds.place([Hold("vllm.service", "x", "y", triggers={"vllm.socket": "active"})], Units(systemd))
     systemd.refuses = {"vllm.socket"}
     with pytest.raises(UnitsError, match=r"vllm\.socket, active before it"):

@@ -235,8 +235,8 @@ def test_an_mps_server_is_seen_by_its_name(host: Host) -> None:
 def test_a_hang_ends_at_the_deadline_and_is_not_tried_again(host: Host) -> None:
     with host.ready_probe(host.with_pynvml(hang=["init"])) as probe:
         began = time.monotonic()
-        reading = probe.gpus(1.0)
-        assert 0.9 < time.monotonic() - began < 1.0 + PATIENCE / 4
+        reading = probe.gpus(0.3)
+        assert 0.27 < time.monotonic() - began < 0.3 + PATIENCE / 4
         assert (reading.usable, reading.gpus, reading.source) == (False, (), "none")
         assert "the driver does not answer (NO_ANSWER)" in reading.problems[0]
         assert all(ends(pid) for pid, _start in probe.workers)
@@ -383,8 +383,8 @@ def test_how_nvidia_smi_ends_has_a_meaning(host: Host, code: int, words: str) ->
 def test_a_hanging_nvidia_smi_is_left_behind(host: Host) -> None:
     with host.ready_probe(host.without_pynvml(), nvidia_smi=smi(host, reserved="exec sleep 600")) as probe:
         began = time.monotonic()
-        reading = probe.gpus(1.0)
-        assert time.monotonic() - began < 1.0 + PATIENCE / 4
+        reading = probe.gpus(0.3)
+        assert time.monotonic() - began < 0.3 + PATIENCE / 4
         assert not reading.usable
         assert "the driver does not answer" in reading.problems[0]
         assert all(ends(pid) for pid, _start in probe.workers - {probe.worker})

@@ -116,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def port() -> Iterator[int]:
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server.server_address[1]
         server.shutdown()
