@@ -105,8 +105,9 @@ def _exchange(connection: http.client.HTTPConnection, question: Question, header
     else:
         headers["Content-Type"] = "application/json"
         connection.request("POST", question.path, json.dumps(question.body), headers)
-    response = connection.getresponse()
-    return Answer(response.status, response.read(_LONGEST_ANSWER).decode("utf-8", "replace"))
+    # An answer without a length holds the line itself, whatever becomes of the connection.
+    with connection.getresponse() as response:
+        return Answer(response.status, response.read(_LONGEST_ANSWER).decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True)

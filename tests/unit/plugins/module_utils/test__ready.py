@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Optional
 
@@ -23,6 +24,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._ready import (
     Look,
     NoAnswer,
     Question,
+    _exchange,
     asker,
     look,
 )
@@ -203,3 +205,18 @@ def test_an_answer_that_never_ends_is_cut(begin: bytes) -> None:
             asker("127.0.0.1", listener.getsockname()[1], None)(Question("/metrics", 0.3))
         server.join(10)
         assert not server.is_alive()
+
+
+def test_a_line_that_falls_silent_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = HTTPConnection(*listener.getsockname(), timeout=0.1)
+        connection.connect()
+        line, _address = listener.accept()
+        with line:
+            line.settimeout(10)
+            line.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            with pytest.raises(TimeoutError) as caught:
+                _exchange(connection, Question("/metrics", 10), {})
+            connection.close()
+            assert line.recv(1000).startswith(b"GET /metrics ")
+            assert line.recv(1000) == b"", caught
