@@ -91,11 +91,27 @@ def what_one_host_has_written_wrong() -> Iterator[Case]:
         "fleet_ended": {"gpuops_outcome": over, "serving": True},
     }  # fmt: skip
     wrongs: dict[str, dict[str, Any]] = {"undefined": {}, "null": {"odd": None}, "number": {"odd": 5}}
+    lookup = {"odd": "{{ lookup('ansible.builtin.file', '/nonexistent') }}"}
     for file in ("drain/tasks/drain.yml", "fleet/tasks/look.yml", "fleet/tasks/act.yml"):
         tasks = list(metas(yaml.safe_load((ROLES / file).read_text()), {}))
         for what, wrong in wrongs.items():
             about = f"what one host has written wrong does not end the run of all: {what} in {file}"
             yield Case(about, tasks, {**seen, **wrong}, False)
+    yield Case("no end of a host hangs on what comes after it", tasks, {**seen, **lookup}, False)
+    # What a condition of meta cannot do without, a task before it has asked for: that one fails its host alone.
+    asks = {
+        "drain/tasks/drain.yml": "Drain the GPUs",
+        **{f"fleet/tasks/{kind}_look.yml": "Keep what was seen" for kind in ("pivot", "restore", "rollback")},
+    }
+    for file, name in asks.items():
+        (task,) = named(file, name)
+        asked = [{"ansible.builtin.debug": {"msg": "goes on"}, "when": task["when"]}]
+        yield Case(
+            f"what cannot be evaluated fails in {file}", asked, {**seen, **lookup}, True, "/nonexistent", "goes on"
+        )
+        for what, value in (("null", None), ("none", []), ("some", ["all"])):
+            right = {"drain_health": value, "fleet_hook_after": value}
+            yield Case(f"what can be evaluated does not fail in {file}: {what}", asked, right, False, "goes on")
 
 
 CASES = [*undrains(), *looks_at_hardware(), *ways_back(), *what_one_host_has_written_wrong()]
