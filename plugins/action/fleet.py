@@ -56,6 +56,9 @@ class ActionModule(ActionBase):
         unread = _fleet.unread_by_roles(variables, texts)
         if unread:
             raise _fleet.FleetError(f"no one reads: {', '.join(unread)}")
+        skipped = {"always", "tagged"} & set(variables.get("ansible_skip_tags") or ())
+        if boolean(arguments["acts"]) and skipped:
+            raise _fleet.FleetError(f"--skip-tags {skipped.pop()} hides from Ansible where a role ends: leave it out")
         hosts = len(variables["ansible_play_hosts_all"])
         meant = hosts == 1 or "ansible_limit" in variables or boolean(arguments["fleet"])
         if boolean(arguments["acts"]) and not meant:

@@ -30,7 +30,7 @@ class Case(NamedTuple):
     fails: bool
     says: str = ""
     keeps_to_itself: str = ""
-    check: bool = False
+    option: str = ""
 
 
 def named(file: str, name: str) -> list[dict[str, Any]]:
@@ -53,8 +53,8 @@ def looks_at_hardware() -> Iterator[Case]:
     held: dict[str, Any] = {"health": [], "free": False, "would_be_free": False, "msg": "GPU 0 is held by pid 4711"}
     ill = {**held, "health": [{"check": "xid", "kind": "fault", "gpus": [3], "text": "an NVLink error"}]}
     about = "holders do not stop a look, a drain may be told to end them"
-    yield Case(about, task, {"drain_verified": held}, False, check=True)
-    yield Case("hardware stops a look", task, {"drain_verified": ill}, True, check=True)
+    yield Case(about, task, {"drain_verified": held}, False, option="--check")
+    yield Case("hardware stops a look", task, {"drain_verified": ill}, True, option="--check")
 
 
 def ways_back() -> Iterator[Case]:
@@ -114,17 +114,30 @@ def what_one_host_has_written_wrong() -> Iterator[Case]:
             yield Case(f"what can be evaluated does not fail in {file}: {what}", asked, right, False, "goes on")
 
 
-CASES = [*undrains(), *looks_at_hardware(), *ways_back(), *what_one_host_has_written_wrong()]
+def ends_of_roles() -> Iterator[Case]:
+    seen = {"drain_result": {"drained": True}, "drain_health": [], "_engine_deployed": {"secret_files": []}}
+    for file in ("drain/tasks/drain.yml", "engine/tasks/main.yml"):
+        tasks = list(metas(yaml.safe_load((ROLES / file).read_text()), {}))
+        yield Case(f"a role ends where nothing is left to do: {file}", tasks, seen, False, "decided")
+        for option in ("--skip-tags=always", "--skip-tags=tagged"):
+            about = f"no role ends itself where Ansible would not find its end: {file} with {option}"
+            yield Case(about, tasks, seen, False, keeps_to_itself="decided", option=option)
+
+
+CASES = [*undrains(), *looks_at_hardware(), *ways_back(), *what_one_host_has_written_wrong(), *ends_of_roles()]
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What was printed of each case, by what it is about."""
-    return {**run(tmp_path_factory.mktemp("real"), False), **run(tmp_path_factory.mktemp("check"), True)}
+    told: dict[str, str] = {}
+    for option in {case.option for case in CASES}:
+        told.update(run(tmp_path_factory.mktemp("run"), option))
+    return told
 
 
-def run(directory: Path, check: bool) -> dict[str, str]:
-    cases = [case for case in CASES if case.check == check]
+def run(directory: Path, option: str) -> dict[str, str]:
+    cases = [case for case in CASES if case.option == option]
     plays = [
         {
             "name": case.about,
@@ -147,7 +160,7 @@ def run(directory: Path, check: bool) -> dict[str, str]:
     program = str(Path(sys.executable).with_name("ansible-playbook"))
     hosts = "".join(f"host{number}," for number in range(len(cases)))
     done = subprocess.run(
-        [program, "-v", *["--check"] * check, "-i", hosts, str(directory / "play.yml")],
+        [program, "-v", *[option] * bool(option), "-i", hosts, str(directory / "play.yml")],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, check=False,
         env={**os.environ, "ANSIBLE_CONFIG": str(directory / "ansible.cfg"), "ANSIBLE_LOCAL_TEMP": str(directory)},
     )  # fmt: skip
