@@ -291,7 +291,7 @@ def test_interpreters_are_tried_in_order_and_each_step_is_told(host: Host) -> No
         assert "No module named 'pynvml'" in reading.problems[3]
         assert len(host.noted()) == 1
     with host.probe(silent) as probe:
-        reading = probe.gpus(0.5)
+        reading = probe.gpus(0.2)
         assert not reading.usable
         assert silent in reading.problems[0]
     assert host.noted() == []
@@ -585,7 +585,7 @@ def test_sigchld_ignored_by_the_caller_does_not_matter(host: Host) -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with host.ready_probe(host.with_pynvml(hang=["init"])) as probe:
-            assert not probe.gpus(0.5).usable
+            assert not probe.gpus(0.2).usable
             assert probe.cmdlines([os.getpid()], PATIENCE)
     finally:
         signal.signal(signal.SIGCHLD, before)
