@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import is_secret_name, mask_text, printable
-from ansible_collections.gpuops.inference.plugins.plugin_utils._fleet import resume
+from ansible_collections.gpuops.inference.plugins.plugin_utils._fleet import HOOK_FAILED, plain, resume
 
 SCHEMA = "gpuops.inference/report"
 VERSION = 1
@@ -110,6 +110,8 @@ class Story:
     unreachable: bool = False
     failure: str = ""
     failed_task: str = ""
+    dropped: str = ""
+    """What could not be reached in a task of a hook, after the outcome was known."""
     calls: dict[str, Any] = field(default_factory=dict)
     stages: list[dict[str, Any]] = field(default_factory=list)
     drains: list[dict[str, Any]] = field(default_factory=list)
@@ -143,6 +145,8 @@ class Story:
         if kind in ("failed", "unreachable") and not self.outcome:
             self.unreachable = kind == "unreachable"
             self.failed_task, self.failure = doing.name, _message(result)
+        elif kind == "unreachable" and doing.role == "fleet":
+            self.dropped = f"{doing.name}: {plain(result)}"
         self.changed = self.changed or (doing.acts and bool(result.get("changed")))
         if doing.module == "fleet":
             self._see_gate(result, now)
@@ -152,8 +156,9 @@ class Story:
         """What the gate of a fleet says of this host."""
         self.outcome = _mapping(result.get("gpuops_outcome")) or self.outcome
         if result.get("go") is True:
-            # What was seen when all hosts were looked at is long ago, and is looked at again.
-            self.let_through, self.began, self.phase = True, now, ""
+            # What was seen when all hosts were looked at is long ago, and is looked at again. An outcome is
+            # that of another playbook in the same run of Ansible.
+            self.let_through, self.began, self.phase, self.outcome = True, now, "", {}
             self.stages, self.drains, self.drain_times = [], [], []
 
     def _keep(self, doing: Doing, result: Mapping[str, Any], began: float, now: float) -> None:
@@ -197,6 +202,9 @@ class Story:
     def came_to(self, state: str, gated: bool) -> tuple[str, str]:
         """The outcome and its cause. gated: in this run, a host is begun when the gate lets it through."""
         waits = STOPPED if state == INTERRUPTED else ""
+        if self.outcome.get("outcome") == "done" and self.unreachable and self.dropped:
+            # Ansible gave it up, and runs no task in which the fleet could hear of that.
+            return "unreachable", f"{self.dropped}{HOOK_FAILED}"
         if self.outcome:
             return str(self.outcome.get("outcome")), str(self.outcome.get("cause") or "")
         if gated and not self.let_through:
@@ -292,7 +300,7 @@ class Run:
         if doing.module == "fleet":
             self.gated = True
             if doing.arguments.get("state") == "plan":
-                self.plan = result
+                self.plan, self.told = result, {}
             if doing.arguments.get("state") == "tell":
                 # It knows of hosts that no task ever ran on.
                 self.told = result

@@ -191,6 +191,20 @@ def test_what_the_gate_says_outranks_what_was_seen() -> None:
     assert told["hosts"][0]["gpus"] and told["hosts"][0]["task"] == "Drain the GPUs", "what was seen is still there"
 
 
+def test_a_host_that_was_given_up_in_a_hook_after_it_is_not_told_as_done() -> None:
+    run = Run("pivot_to_vllm", cases.BEGAN, cases.FACTS)
+    hook = cases.Doing("Announce it", "ansible.builtin.uri", "fleet")
+    for host in ("gpu-1", "gpu-2"):
+        run.see_result(host, gate("gate"), "ok", {"go": True}, cases.BEGAN)
+        run.see_result(host, gate("end"), "ok", {"gpuops_outcome": {"outcome": "done", "cause": ""}}, cases.BEGAN + 9)
+        run.see_result(host, hook, "unreachable", {"msg": "no route to jump01"}, cases.BEGAN + 10)
+    # The second's hook says itself that this is no matter.
+    run.see_end(set(), {"gpu-1"})
+    told = document(run)
+    assert outcomes(told) == {"gpu-1": "unreachable", "gpu-2": "done"}
+    assert told["hosts"][0]["cause"].startswith("Announce it: no route to jump01 (the rest is done")
+
+
 def test_a_host_that_was_only_looked_at_was_not_begun_when_the_run_was_interrupted() -> None:
     run = Run("drain", cases.BEGAN, cases.FACTS)
     for host in ("gpu-1", "gpu-2", "gpu-3"):
@@ -202,6 +216,21 @@ def test_a_host_that_was_only_looked_at_was_not_begun_when_the_run_was_interrupt
     told = document(run, cases.BEGAN + 330, INTERRUPTED)
     assert outcomes(told) == {"gpu-1": "not_begun", "gpu-2": "unfinished", "gpu-3": "done"}
     assert [host["seconds"] for host in told["hosts"]][1:] == [30, 20], "since the gate let them through"
+
+
+def test_of_two_playbooks_in_a_run_the_first_does_not_speak_for_the_second() -> None:
+    run = Run("drain", cases.BEGAN, cases.FACTS)
+    done = {"outcome": "done", "cause": ""}
+    for at in (100, 200):
+        run.see_result("gpu-1", gate("plan"), "ok", {"hosts": ["gpu-1"]}, cases.BEGAN + at)
+        run.see_result("gpu-1", gate("gate"), "ok", {"go": True}, cases.BEGAN + at)
+        told = document(run, cases.BEGAN + at + 30, INTERRUPTED)
+        assert outcomes(told) == {"gpu-1": "unfinished"}
+        assert "Ctrl-C" in told["run"]["stopped"]
+        run.see_result("gpu-1", gate("end"), "ok", {"gpuops_outcome": done}, cases.BEGAN + at + 40)
+        end = {"gpuops_outcomes": {"gpu-1": done}, "stopped": "", "resume": ""}
+        run.see_result("gpu-1", gate("tell"), "ok", end, cases.BEGAN + at + 50)
+        assert outcomes(document(run)) == {"gpu-1": "done"}
 
 
 def test_the_summary_ends_with_who_needs_somebody_and_why() -> None:
