@@ -27,20 +27,25 @@ class ActionModule(ReachAction):
         host = task_vars.get("inventory_hostname", "")
         for line in str(result.get("msg", "")).splitlines():
             display.display(told(f"{host}: {line}", host))
-        way_back = how_to_undrain(result, self._task.args, task_vars)
+        way_back = how_to_undrain(result, self._task.args, self._task.delegate_to or host, task_vars)
         if way_back and not self._task.check_mode:
             display.display(f"{host}: {way_back}")
         return result
 
 
-def how_to_undrain(result: Mapping[str, Any], arguments: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
-    """What stays held after a drain, and the command that ends it, '' for nothing; a pivot ends its own holds."""
+def how_to_undrain(
+    result: Mapping[str, Any], arguments: Mapping[str, Any], host: str, variables: Mapping[str, Any]
+) -> str:
+    """What stays held on a host after a drain, and the command that ends it, '' for nothing; a pivot ends its own."""
     units = [hold["unit"] for hold in result.get("holds") or () if hold["purpose"] == "drain"]
     if not units or arguments.get("hold_for") == "pivot":
         return ""
     sources = variables.get("ansible_inventory_sources") or ()
     inventories = "".join(f" -i {shlex.quote(str(source))}" for source in sources)
-    command = f"ansible-playbook{inventories} gpuops.inference.undrain --limit {variables['inventory_hostname']}"
+    # The playbooks ask for this group by themselves.
+    named = host in (variables.get("groups") or {}).get("gpu_hosts", ())
+    where = f"{'--limit ' if named else '-e gpuops_hosts='}{shlex.quote(host)}"
+    command = f"ansible-playbook{inventories} gpuops.inference.undrain {where}"
     if arguments.get("gpus", "all") not in ("all", ["all"]):
         # Holds are kept by unit and not by GPU.
         command += " -e " + shlex.quote(json.dumps({"gpuops_undrain_units": units}))
