@@ -66,7 +66,9 @@ class ActionModule(ActionBase):
                 f"this would act on {hosts} hosts at once: name some with --limit, or pass -e gpuops_fleet=true if all "
                 "of them are meant"
             )
-        return {}
+        # ansible-core 2.21 lets all hosts share one dictionary of facts after a set_fact with run_once, unless each has
+        # its own by then: one host's Python would be looked for on the others (ansible/ansible#87148).
+        return {"ansible_facts": {"fleet_guarded": True}}
 
     def _begin(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         self._ledger.begin()
