@@ -32,6 +32,10 @@ COLLECTION = "gpuops.inference"
 RUNNING, FINISHED, INTERRUPTED = "running", "finished", "interrupted"
 """Of a run. One that was killed outright still says that it is running."""
 CUT_OFF = "interrupted at work, it finishes the stage that it is in: run the same command again"
+CUT_OFF_AFTER = (
+    "interrupted in what comes after it, a soak or hooks: the same command sees to the soak and to HAProxy, any other "
+    "hook is yours to repeat"
+)
 STOPPED = "the run was interrupted (Ctrl-C, or an error that Ansible shows)"
 
 _LONGEST_TEXT = 40
@@ -205,6 +209,8 @@ class Story:
         if self.outcome.get("outcome") == "done" and self.unreachable and self.dropped:
             # Ansible gave it up, and runs no task in which the fleet could hear of that.
             return "unreachable", f"{self.dropped}{HOOK_FAILED}"
+        if self.outcome.get("outcome") == "done" and state != FINISHED and self._sees_to_afterwards():
+            return "unfinished", CUT_OFF_AFTER if state == INTERRUPTED else ""
         if self.outcome:
             return str(self.outcome.get("outcome")), str(self.outcome.get("cause") or "")
         if gated and not self.let_through:
@@ -216,6 +222,10 @@ class Story:
         if self.failure:
             return ("rolled_back" if self.record.get("phase") == "rolled_back" else "failed"), self.failure
         return ("done", "") if self.began is not None else ("not_begun", waits)
+
+    def _sees_to_afterwards(self) -> bool:
+        """Whether a task of this host is under way; the one that tells how the run ended is everybody's."""
+        return self.at_work is not None and self.at_work[0].arguments.get("state") != "tell"
 
     def as_dict(self, state: str, now: float, gated: bool = False) -> dict[str, Any]:
         outcome, cause = self.came_to(state, gated)

@@ -205,6 +205,20 @@ def test_a_host_that_was_given_up_in_a_hook_after_it_is_not_told_as_done() -> No
     assert told["hosts"][0]["cause"].startswith("Announce it: no route to jump01 (the rest is done")
 
 
+def test_a_host_whose_soak_or_hook_was_interrupted_is_not_told_as_done() -> None:
+    run = Run("pivot_to_vllm", cases.BEGAN, cases.FACTS)
+    done = {"gpuops_outcome": {"outcome": "done", "cause": ""}}
+    for host in ("gpu-1", "gpu-2"):
+        run.see_result(host, gate("gate"), "ok", {"go": True}, cases.BEGAN)
+        run.see_result(host, gate("end"), "ok", done, cases.BEGAN + 9)
+    run.see_start("gpu-1", gate("wait"), cases.BEGAN + 10)
+    assert outcomes(document(run, cases.BEGAN + 20, INTERRUPTED)) == {"gpu-1": "unfinished", "gpu-2": "done"}
+    assert "yours to repeat" in document(run, cases.BEGAN + 20, INTERRUPTED)["hosts"][0]["cause"]
+    run.see_result("gpu-1", gate("wait"), "ok", {}, cases.BEGAN + 30)
+    run.see_start("gpu-1", gate("tell"), cases.BEGAN + 31)
+    assert outcomes(document(run, cases.BEGAN + 32, INTERRUPTED)) == {"gpu-1": "done", "gpu-2": "done"}
+
+
 def test_a_host_that_was_only_looked_at_was_not_begun_when_the_run_was_interrupted() -> None:
     run = Run("drain", cases.BEGAN, cases.FACTS)
     for host in ("gpu-1", "gpu-2", "gpu-3"):
