@@ -22,7 +22,10 @@ SIGNS = {
 LOOKING = ("", "look", "preflight")
 """Phases after which a host has not yet done what the run is about."""
 
-_COUNTED = re.compile(r"^(?P<what>.*\S)\s+(?P<done>\d+)/(?P<total>\d+)$")
+SOAK = "soak"
+"""Phase of a canary that is done and has to stay so."""
+
+_COUNTED = re.compile(r"^(?P<what>.*\S), shard (?P<done>\d+) of (?P<total>\d+)$")
 
 
 @dataclass
@@ -39,6 +42,8 @@ class Host:
     outcome: str = ""
     """'' while it is not over."""
     failure: str = ""
+    soaks: bool = False
+    """Whether it is not over yet when it is done."""
 
     @property
     def label(self) -> str:
@@ -88,7 +93,7 @@ class Fleet:
         if host.began is None:
             host.began = now
         phase = "look" if looks else ("way back" if doing.turns_back else doing.phase)
-        if host.phase == "way back" and phase in ("drain", "verify", "preflight"):
+        if host.phase == SOAK or (host.phase == "way back" and phase in ("drain", "verify", "preflight")):
             return []
         if not phase or phase == host.phase or (looks and host.phase == "preflight"):
             return []
@@ -118,9 +123,13 @@ class Fleet:
         if result.get("go") is True and doing.module == "fleet":
             # Also one that its look found as asked: a canary, or who is still out of its balancer.
             host.began, host.phase, host.gpus, host.outcome = now, "", "", ""
+            host.soaks = bool(result.get("soak"))
         given = {name: result.get("gpuops_outcome"), **_mapping(result.get("gpuops_outcomes"))}
         for about, outcome in given.items():
-            if _mapping(outcome).get("outcome"):
+            if about == name and host.soaks and _mapping(outcome).get("outcome") == "done":
+                host.soaks, host.phase, host.status, host.weights = False, SOAK, "", ""
+                lines.append(f"{host.label}: {SOAK}")
+            elif _mapping(outcome).get("outcome"):
                 lines += self.finish(str(about), str(outcome["outcome"]), now)
         return lines
 

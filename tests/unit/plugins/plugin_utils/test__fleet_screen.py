@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.gpuops.inference.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpuops.inference.plugins.module_utils._starting import Start
 from ansible_collections.gpuops.inference.plugins.plugin_utils._fleet_screen import Fleet, cut, pad, rows, text_width
 from ansible_collections.gpuops.inference.plugins.plugin_utils._report import Doing
 
@@ -31,12 +33,20 @@ def verdicts(free: int, total: int) -> dict[str, object]:
     return {"verdicts": {str(index): {"verdict": "free" if index < free else "leaked"} for index in range(total)}}
 
 
+def loading(shard: int) -> str:
+    """What an engine's start tells of itself."""
+    start = Start(ENGINES["vllm"], 0.0, 3600, 600)
+    start.see_line(0.0, "INFO Starting to load model /models/Kimi-K2.5...")
+    start.see_line(0.0, f"\rLoading safetensors checkpoint shards:  25% Completed | {shard}/64 [08:12<24:10, 30.2s/it]")
+    return start.status
+
+
 def test_a_host_at_work_tells_phase_seconds_gpus_and_weights() -> None:
     found = fleet(1, 1)
     name = "gpu-000.rack7.example.com"
     found.see_result(name, DRAIN, verdicts(8, 8), 9.0)
     found.see_start(name, START, 10.0)
-    found.see_status(name, "loading weights 35/64")
+    found.see_status(name, loading(35))
     assert found.frame(100, 24, 62.0)[1].split() == [
         name, "start", "61", "s", "GPUs", "8/8", "weights", "35/64", "loading", "weights",
     ]  # fmt: skip
@@ -101,6 +111,21 @@ def test_a_check_of_the_hardware_in_a_look_ends_no_host() -> None:
     assert found.finish_batch(2.0) == []
 
 
+def test_a_canary_is_at_work_while_it_soaks() -> None:
+    found = Fleet("pivot to vllm")
+    gate, done = Doing("Gate", "fleet", "fleet"), {"gpuops_outcome": {"outcome": "done"}}
+    found.see_result("a", gate, {"go": True, "soak": 600}, 1.0)
+    found.see_start("a", START, 2.0)
+    assert found.see_result("a", gate, done, 9.0) == ["a: soak"]
+    # It looks who serves, which is no start.
+    assert found.see_start("a", START, 10.0) == []
+    assert found.see_status("a", "soaks until 06:00") == ["a: soaks until 06:00"]
+    assert found.frame(80, 24, 11.0)[1].split() == ["a", "soak", "10", "s", "soaks", "until", "06:00"]
+    assert found.finish_batch(601.0) == ["✓ a  done  600 s"]
+    found.see_result("b", gate, {"go": True, "soak": 0}, 602.0)
+    assert found.see_result("b", gate, done, 603.0) == ["✓ b  done  1 s"]
+
+
 def test_only_changes_are_news() -> None:
     found = Fleet("pivot")
     news = [
@@ -108,8 +133,8 @@ def test_only_changes_are_news() -> None:
         *found.see_start("a", CHECK, 1.0),
         *found.see_start("a", RECORD, 2.0),
         *found.see_start("a", START, 3.0),
-        *found.see_status("a", "loading weights 1/64"),
-        *found.see_status("a", "loading weights 2/64"),
+        *found.see_status("a", loading(1)),
+        *found.see_status("a", loading(2)),
         *found.see_status("a", "answering"),
         *found.see_start("a", TURN, 4.0),
         *found.see_start("a", DRAIN, 5.0),
