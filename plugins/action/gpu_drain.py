@@ -21,11 +21,12 @@ display = Display()
 class ActionModule(ReachAction):
     def act(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         result = super().act(task_vars)
-        # A failure's message is printed by every callback; a success's by none. A look at a fleet only wants to know.
-        if result.get("failed") or task_vars.get("_drain_plans"):
+        # A look at a fleet only wants to know.
+        if task_vars.get("_drain_plans"):
             return result
         host = task_vars.get("inventory_hostname", "")
-        for line in str(result.get("msg", "")).splitlines():
+        # A failure's message is printed by every callback; a success's by none.
+        for line in [] if result.get("failed") else str(result.get("msg", "")).splitlines():
             display.display(told(f"{host}: {line}", host))
         way_back = how_to_undrain(result, self._task.args, self._task.delegate_to or host, task_vars)
         if way_back and not self._task.check_mode:
