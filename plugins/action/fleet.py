@@ -102,7 +102,7 @@ class ActionModule(ActionBase):
                 entry = {"host": host.name, "outcome": "", "serving": host.serving, "cause": ""}
                 self._ledger.add({"at": self._now, "state": "look", **entry})
                 why = f"it is a canary and has served for {host.up:.0f} s only (gpuops_soak is {plan.soak:g})"
-                display.display(told(f"{host.name}: {why}: not skipped, it soaks", host.name))
+                display.display(f"{host.name}: {why}: not skipped, it soaks")
         self._ledger.add({"state": "plan", "plan": plan.as_dict()})
         return plan.as_dict()
 

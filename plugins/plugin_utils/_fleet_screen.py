@@ -59,7 +59,8 @@ class Host:
             pad(self.phase or "-", 9),
             f"{now - (self.began or now):>6.0f} s",
             pad(f"GPUs {self.gpus}" if self.gpus else "", 9),
-            pad(f"weights {self.weights}" if self.weights else "", 13),
+            # No column of its own: on a narrow terminal its room is worth more.
+            *([f"weights {self.weights}"] if self.weights else []),
             printable(self.status),
         )
         return "  ".join(cells).rstrip()

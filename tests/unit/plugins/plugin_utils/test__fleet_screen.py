@@ -120,7 +120,7 @@ def test_a_canary_is_at_work_while_it_soaks() -> None:
     # It looks who serves, which is no start.
     assert found.see_start("a", START, 10.0) == []
     assert found.see_status("a", "soaks until 06:00") == ["a: soaks until 06:00"]
-    assert found.frame(80, 24, 11.0)[1].split() == ["a", "soak", "10", "s", "soaks", "until", "06:00"]
+    assert found.frame(60, 24, 11.0)[1].split() == ["a", "soak", "10", "s", "soaks", "until", "06:00"]
     assert found.finish_batch(601.0) == ["✓ a  done  600 s"]
     found.see_result("b", gate, {"go": True, "soak": 0}, 602.0)
     assert found.see_result("b", gate, done, 603.0) == ["✓ b  done  1 s"]
