@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -120,6 +121,7 @@ class Story:
     stages: list[dict[str, Any]] = field(default_factory=list)
     drains: list[dict[str, Any]] = field(default_factory=list)
     drain_times: list[float] = field(default_factory=list)
+    holds: list[dict[str, Any]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
@@ -171,6 +173,9 @@ class Story:
         if doing.module == "gpu_drain" and "gpus_before" in result:
             self.drains.append(dict(result))
             self.drain_times.append(began)
+            # A pivot ends its own.
+            kept = _mapping(_mapping(result.get("invocation")).get("module_args")).get("hold_for") != "pivot"
+            self.holds = [hold for hold in _mappings(result.get("holds")) if kept and hold.get("purpose") == "drain"]
         if doing.module == "inference_service" and result.get("failed"):
             self.log = _list(result.get("log")) or self.log
         called = _mapping(_mapping(result.get("invocation")).get("module_args"))
@@ -261,6 +266,7 @@ class Story:
             "refusals": _joined(drains, "refusals"),
             "survivors": _mappings(_joined(drains[-1:], "survivors")),
             "held_units": _joined(drains[-1:], "held_units"),
+            "holds": self.holds,
             "problems": self.problems,
             "log": self.log[-_LONGEST_TEXT:],
             "story": self.lines,
@@ -360,18 +366,30 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     hosts = sorted(document["hosts"], key=lambda host: OUTCOMES.index(host["outcome"]))
     width = max((len(host["host"]) for host in hosts), default=0)
     checked = ["", "check mode: nothing was changed"] if document["run"].get("check") else []
+    held = ["", "what is held cannot be started until then: gpuops.inference.undrain, for the same hosts, ends that"]
     return [
         f"{host['host']:<{width}}  {host['outcome'].replace('_', ' '):<11}  "
         f"{format(host['seconds'], '.1f') + ' s' if host['began'] else '':>9}  "
-        f"{free_text(host)}  {first_line(host['cause'])}".rstrip()
+        f"{free_text(host)}  {first_line(host['cause']) or held_text(host)}".rstrip()
         for host in hosts
-    ] + checked
+    ] + (checked or held * any(host["holds"] for host in hosts))
 
 
 def free_text(host: Mapping[str, Any]) -> str:
     """How many of its GPUs were proven free, '' where it did not come to that."""
     gpus = [gpu for gpu in host["gpus"] if gpu["verdict"] != "not judged"]
     return f"{sum(gpu['verdict'] == 'free' for gpu in gpus)}/{len(gpus)} GPUs released" if gpus else ""
+
+
+def held_text(host: Mapping[str, Any]) -> str:
+    """Which units a drain left held and when that ends by itself, '' for none."""
+    texts = []
+    for hold in host["holds"]:
+        until = _number(hold.get("until"))
+        end = time.strftime("%F %R", time.localtime(until)) if 0 < until < 1e11 else "it is lifted"
+        end += ", over reboots" if hold.get("over_reboot") else "" if until else " or the host reboots"
+        texts.append(f"{hold.get('unit')} held until {end}")
+    return ", ".join(texts)
 
 
 def first_line(text: str) -> str:

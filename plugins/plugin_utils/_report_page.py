@@ -17,6 +17,7 @@ from ansible_collections.gpuops.inference.plugins.plugin_utils._report import (
     RUNNING,
     first_line,
     free_text,
+    held_text,
 )
 
 _SIGNS = {
@@ -247,7 +248,7 @@ def _host(host: Mapping[str, Any], number: int, hosts: int) -> str:
         _block("Timeline", _timeline(host)),
         _block("Who was ended, and why", _ended(host)),
         _block("Could not be seen", _list(host["problems"])),
-        _block("Held at the end of the drain", _list(host["held_units"])),
+        _block("Held at the end of the drain", _list([held_text(host)] if host["holds"] else host["held_units"])),
         _block("Story", _list(host["story"])),
         _block("Last lines of the engine's log", _pre(host["log"])),
         _folded("Left alone", _rows(host["left_alone"], ("pid", "command", "class", "owner", "why"))),

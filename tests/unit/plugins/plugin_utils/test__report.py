@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -264,15 +265,31 @@ def test_the_summary_says_that_it_was_a_check_and_why_a_pivot_was_undone() -> No
     assert lines[-1] == "check mode: nothing was changed"
 
 
+def test_the_summary_of_a_drain_names_what_stays_held_and_when_that_ends() -> None:
+    hold = {"unit": "vllm.service", "purpose": "drain", "until": cases.BEGAN + 3600, "over_reboot": True}
+
+    def lines(hold_for: str) -> list[str]:
+        run = Run("drain", cases.BEGAN, cases.FACTS)
+        called = {"invocation": {"module_args": {"hold_for": hold_for}}}
+        cases.Teller(run, "gpu-1")(cases.DRAIN, {**cases.drained(), "holds": [hold], **called}, 5)
+        return summary_lines(document(run))
+
+    end = time.strftime("%F %R", time.localtime(cases.BEGAN + 3600))
+    assert lines("drain")[0].endswith(f"8/8 GPUs released  vllm.service held until {end}, over reboots")
+    assert "gpuops.inference.undrain" in lines("drain")[-1]
+    assert lines("pivot")[0].endswith("GPUs released"), "a pivot ends its own holds"
+    assert len(lines("pivot")) == 1
+
+
 @given(JSON)
 def test_whatever_a_host_answers_makes_a_valid_document_and_a_page(answer: Any) -> None:
-    keys = [*cases.drained(), "log", "story", "record", "ansible_facts", "invocation", "results", "msg"]
+    keys = [*cases.drained(), "holds", "log", "story", "record", "ansible_facts", "invocation", "results", "msg"]
     result = {**dict.fromkeys(keys, answer), "failed": True}
     run = Run("drain", cases.BEGAN, cases.FACTS)
     tell = cases.Teller(run, "gpu-1")
     for doing in (cases.DRAIN, cases.START, cases.TURN, cases.FINISH):
         tell(doing, result, 1, "failed")
-    assert page(document(run))
+    assert page(document(run)) and summary_lines(document(run))
 
 
 # --- what is not told ---------------------------------------------------------------------------------------------
