@@ -124,7 +124,20 @@ def ends_of_roles() -> Iterator[Case]:
             yield Case(about, tasks, seen, False, keeps_to_itself="decided", option=option)
 
 
-CASES = [*undrains(), *looks_at_hardware(), *ways_back(), *what_one_host_has_written_wrong(), *ends_of_roles()]
+def hosts_that_came_later() -> Iterator[Case]:
+    tasks = list(metas(yaml.safe_load((ROLES / "fleet/tasks/tell.yml").read_text()), {}))
+    about = "a host that came to the inventory in the middle of a run does not end it"
+    yield Case(about, tasks, {"fleet_told": {"gpuops_outcomes": {}}}, False, "decided")
+
+
+CASES = [
+    *undrains(),
+    *looks_at_hardware(),
+    *ways_back(),
+    *what_one_host_has_written_wrong(),
+    *ends_of_roles(),
+    *hosts_that_came_later(),
+]
 
 
 @pytest.fixture(scope="module")
