@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, Optional
 
 from ansible_collections.gpuops.inference.plugins.module_utils._masking import is_secret_name, mask_text, printable
-from ansible_collections.gpuops.inference.plugins.plugin_utils._fleet import HOOK_FAILED, plain, resume
+from ansible_collections.gpuops.inference.plugins.plugin_utils._fleet import HOOK_FAILED, LOST, plain, resume
 
 SCHEMA = "gpuops.inference/report"
 VERSION = 1
@@ -217,7 +217,11 @@ class Story:
         if self.outcome.get("outcome") == "done" and state != FINISHED and self._sees_to_afterwards():
             return "unfinished", CUT_OFF_AFTER if state == INTERRUPTED else ""
         if self.outcome:
-            return str(self.outcome.get("outcome")), str(self.outcome.get("cause") or "")
+            cause = str(self.outcome.get("cause") or "")
+            # The fleet knows that it was given up, and not why.
+            return str(
+                self.outcome.get("outcome")
+            ), f"{cause}: {self.failure}" if cause == LOST and self.failure else cause
         if gated and not self.let_through:
             return ("unreachable" if self.unreachable else "not_begun"), self.failure or waits
         if self.unreachable:

@@ -15,6 +15,7 @@ import jsonschema
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.gpuops.inference.plugins.plugin_utils._fleet import LOST
 from ansible_collections.gpuops.inference.plugins.plugin_utils._report import (
     FINISHED,
     INTERRUPTED,
@@ -190,6 +191,17 @@ def test_what_the_gate_says_outranks_what_was_seen() -> None:
     assert told["run"]["stopped"].startswith("one host failed")
     assert told["run"]["settings"] == {"serial": [1], "max_failed": 1}
     assert told["hosts"][0]["gpus"] and told["hosts"][0]["task"] == "Drain the GPUs", "what was seen is still there"
+
+
+def test_of_a_host_that_was_given_up_in_the_middle_it_is_said_why() -> None:
+    run = Run("drain", cases.BEGAN, cases.FACTS)
+    run.see_result("gpu-1", gate("gate"), "ok", {"go": True}, cases.BEGAN)
+    hook = cases.Doing("Take it out", "ansible.builtin.uri", "fleet")
+    run.see_result("gpu-1", hook, "unreachable", {"msg": "no route to jump01"}, cases.BEGAN + 1)
+    told = {"gpuops_outcomes": {"gpu-1": {"outcome": "unreachable", "cause": LOST}}}
+    run.see_result("gpu-2", gate("tell"), "ok", told, cases.BEGAN + 2)
+    run.see_end(set(), {"gpu-1"})
+    assert document(run)["hosts"][0]["cause"] == f"{LOST}: no route to jump01"
 
 
 def test_a_host_that_was_given_up_in_a_hook_after_it_is_not_told_as_done() -> None:
