@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any, Optional
@@ -78,11 +79,19 @@ class ActionModule(ActionBase):
     def _look(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         outcome, failure = arguments.get("outcome") or "", arguments.get("failure") or {}
         seen = arguments.get("look") or {}
+        for hook in () if outcome else arguments.get("hooks") or ():
+            problem = _fleet.hook_problem(hook, lambda path: self._read_hook(path, variables))
+            if problem:
+                raise _fleet.FleetError(problem)
         cause = arguments.get("cause") or (_fleet.plain(failure.get("result") or seen) if outcome else "")
         self._note("look", outcome=outcome, serving=_fleet.serves(seen), cause=cause, up=seen.get("up"))
         if outcome == "skipped":
             display.display(told(f"{self._host}: {cause}: skipped", self._host))
         return {"gpuops_outcome": {"outcome": outcome, "cause": cause}} if outcome else {}
+
+    def _read_hook(self, path: str, variables: dict[str, Any]) -> Any:
+        # Where the role's hook.yml includes it from.
+        return self._loader.load_from_file(os.path.join(variables.get("inventory_dir") or ".", path))
 
     def _plan(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         hosts = self._hosts(variables["ansible_play_hosts_all"], variables)

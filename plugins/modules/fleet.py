@@ -67,6 +67,13 @@ options:
   look:
     description: With O(state=look), what was seen of the host, also where the look failed.
     type: dict
+  hooks:
+    description:
+      - With O(state=look), what comes before and after the host, as files of tasks and lists of kinds. What cannot be
+        read, or is of no kind, is refused.
+    type: list
+    elements: raw
+    default: []
   failure:
     description: The C(task) that failed and its C(result).
     type: dict
@@ -176,6 +183,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "outcome": {"type": "str", "default": ""},
     "cause": {"type": "str", "default": ""},
     "look": {"type": "dict"},
+    "hooks": {"type": "list", "elements": "raw", "default": []},
     "failure": {"type": "dict"},
     "lost": {"type": "bool", "default": False},
     "soaked": {"type": "bool", "default": True},

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Optional
 
@@ -296,6 +296,23 @@ def _is_no_engine(result: Mapping[str, Any]) -> bool:
     """Whether a result is that of inference_service about an engine that did not become ready, alone or in a loop."""
     looks = [result, *(result.get("results") or [])]
     return any(isinstance(each.get("state"), Mapping) and each.get("failed", True) for each in looks)
+
+
+def hook_problem(hook: Any, read: Callable[[str], Any]) -> str:
+    """What is wrong with a hook, known before any host is touched; '' for nothing.
+
+    A hook is a file of tasks, which read gives, or its kinds: settings may want what only a later task knows.
+    """
+    if not isinstance(hook, str):
+        known = list(hook) in (["haproxy"], ["http"])
+        return (
+            "" if known else f"a hook is a file of tasks, or haproxy or http with settings, and not {', '.join(hook)}"
+        )
+    try:
+        tasks = read(hook)
+    except Exception as error:  # whatever a loader of YAML and vaults has to say
+        return f"the hook {hook} cannot be read: {str(error).splitlines()[0]}"
+    return "" if isinstance(tasks, list) else f"the hook {hook} is no list of tasks"
 
 
 def plain(result: Mapping[str, Any]) -> str:

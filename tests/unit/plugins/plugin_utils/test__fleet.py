@@ -376,3 +376,24 @@ def test_a_plan_survives_the_books(tmp_path: Path) -> None:
     assert Plan.from_dict(books.entries()[0]["plan"]) == made
     books.begin()
     assert books.entries() == []
+
+
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        ("announce.yml", ""),
+        ("gone.yml", "the hook gone.yml cannot be read: no such file"),
+        ("vars.yml", "the hook vars.yml is no list of tasks"),
+        (["http"], ""),
+        (["haproxy"], ""),
+        (["htpp"], "a hook is a file of tasks, or haproxy or http with settings, and not htpp"),
+        ([], "a hook is a file of tasks, or haproxy or http with settings, and not "),
+    ],
+)
+def test_a_hook_that_cannot_be_is_known_before_any_host_is_touched(hook: Any, told: str) -> None:
+    def read(path: str) -> Any:
+        if path == "gone.yml":
+            raise OSError("no such file\nand more")
+        return {"announce.yml": [{"name": "Announce it"}], "vars.yml": {"a": 1}}[path]
+
+    assert _fleet.hook_problem(hook, read) == told
