@@ -20,6 +20,7 @@ from ansible_collections.gpuops.inference.plugins.module_utils._owners import (
     DOCKER,
     JOB,
     NERDCTL,
+    NOBODY,
     POD,
     PODMAN,
     SESSION,
@@ -560,7 +561,8 @@ def _refusals(
                 managed.setdefault(owner, []).append(item)
                 continue
             whole = f" (`{owner.instead}` ends all of the session)" if owner.kind == SESSION else ""
-            instead = f"ask its owner to end it{whole}, or pass {knob('foreign', 'end')}"
+            whom = "user" if owner.kind == NOBODY else "owner"
+            instead = f"ask its {whom} to end it{whole}, or pass {knob('foreign', 'end')}"
             if restarts(owner):
                 instead += f"; if {printable(owner.name)} is there to run an engine, name it in `units`"
             refusals.append(f"{where} held by {who}, {item.why}: {instead}")

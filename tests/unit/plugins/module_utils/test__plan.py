@@ -122,6 +122,8 @@ def test_a_foreign_job_is_refused_by_name_before_anything_is_planned_for_it() ->
     (refusal,) = plan.refusals
     assert "GPU 7 is held by pid 700 (python3 train.py, uid 1001)" in refusal
     assert "ask its owner to end it, or pass `foreign: end`" in refusal
+    (refusal,) = plan_of(Host().process(700, ("python3", "train.py"), uses=frozenset({7}), cgroup="/")).refusals
+    assert "owner: nobody: ask its user to end it" in refusal
     told = plan_of(host, replace(DEFAULT, end_foreign=True))
     assert told.refusals == ()
     assert 700 in touched(told)
